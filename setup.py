@@ -8,13 +8,15 @@ from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
 PACKAGE = Path(__file__).parent / "r3_openrlhf"
-COMMIT = runpy.run_path(str(PACKAGE / "runs" / "commit.py"))  # the package itself may not be importable here
+# the package itself may not be importable here
+COMMIT = runpy.run_path(str(PACKAGE / "runs" / "commit.py"))
 
 
 def write_commit(package: Path) -> None:
     commit = COMMIT["commit_of"](PACKAGE)
     if commit is None:
-        (package / COMMIT["FILE"]).unlink(missing_ok=True)  # of an earlier build in the same folder
+        # of an earlier build in the same folder
+        (package / COMMIT["FILE"]).unlink(missing_ok=True)
     else:
         (package / COMMIT["FILE"]).write_text(f"{commit}\n", encoding="utf-8")
 

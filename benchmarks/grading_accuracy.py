@@ -29,7 +29,10 @@ def rows_of(path: Path) -> list[tuple[str, str, str, bool, dict]]:
                 row["references"][0],
                 row["response"],
                 row["verdict"] == "correct",
-                {"references": tuple(row["references"]), **{key: row[key] for key in ASKED & row.keys()}},
+                {
+                    "references": tuple(row["references"]),
+                    **{key: row[key] for key in ASKED & row.keys()},
+                },
             )
             for i, row in enumerate(rows)
         ]
@@ -52,7 +55,11 @@ async def grade_ours(rows: list) -> list:
 
     grader = make_grader(RewardConfig(timeout_s=20.0))
     requests = [
-        GradeRequest(**{"references": (gold,), "task": "math", "truncated": False} | more, response=text, num_tokens=0)
+        GradeRequest(
+            **{"references": (gold,), "task": "math", "truncated": False} | more,
+            response=text,
+            num_tokens=0,
+        )
         for _, gold, text, _, more in rows
     ]
     grades = await asyncio.gather(*map(grader.grade, requests))
@@ -73,7 +80,9 @@ def with_math_verify_wrapped(row: tuple) -> bool:
     from math_verify import parse, verify
 
     _, gold, text, *_ = row
-    has_mathematics = any(sign in gold.replace("\\$", "") for sign in ("$", "\\boxed", "\\(", "\\["))
+    has_mathematics = any(
+        sign in gold.replace("\\$", "") for sign in ("$", "\\boxed", "\\(", "\\[")
+    )
     return verify(parse(gold if has_mathematics else f"${gold}$"), parse(text))
 
 
@@ -81,33 +90,47 @@ def with_openrlhf(row: tuple) -> bool:
     from openrlhf.utils.math_utils import extract_boxed_answer, grade_answer
 
     _, gold, text, *_ = row
-    return bool(grade_answer(extract_boxed_answer(text) or text, extract_boxed_answer(gold) or gold))
+    return bool(
+        grade_answer(extract_boxed_answer(text) or text, extract_boxed_answer(gold) or gold)
+    )
 
 
 def share(verdicts: list[bool], rows: list) -> float:
-    return sum(verdict == row[3] for verdict, row in zip(verdicts, rows, strict=True)) / len(rows)
+    return sum(verdict == row[3] for verdict, row in zip(verdicts, rows, strict=True)) / len(
+        rows
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, default=Path("../shared/data/grader"))
-    parser.add_argument("--files", default=",".join(FILES), help="which of them, with commas between")
-    parser.add_argument("--list", action="store_true", help="print every row on which ours does not agree")
+    parser.add_argument(
+        "--files", default=",".join(FILES), help="which of them, with commas between"
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="print every row on which ours does not agree"
+    )
     options = parser.parse_args()
     if not options.data.is_dir():
-        sys.exit(f"{options.data} does not exist; give the directory of the grader data with --data")
+        sys.exit(
+            f"{options.data} does not exist; give the directory of the grader data with --data"
+        )
     print(
         f"{'file':24} {'rows':>5} {'ours':>8} {'ungraded':>9} {'math-verify':>12} {'$reference$':>12} {'grade_answer':>13}"
     )
     for name in options.files.split(","):
         rows = rows_of(options.data / f"{name}.jsonl")
         grades = asyncio.run(grade_ours(rows))
-        with multiprocessing.get_context("spawn").Pool(2) as processes:  # others' graders: away from this process
+        # others' graders: away from this process
+        with multiprocessing.get_context("spawn").Pool(2) as processes:
             others = [
                 share(processes.map(grader, rows, chunksize=25), rows)
                 for grader in (with_math_verify_bare, with_math_verify_wrapped, with_openrlhf)
             ]
-        ours = [grade.verdict.value == "correct" if grade.score is not None else None for grade in grades]
+        ours = [
+            grade.verdict.value == "correct" if grade.score is not None else None
+            for grade in grades
+        ]
         print(
             f"{name:24} {len(rows):5} {share(ours, rows):8.2%} {ours.count(None):9} {others[0]:12.2%} {others[1]:12.2%} {others[2]:13.2%}"
         )

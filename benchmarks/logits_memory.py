@@ -38,15 +38,26 @@ def measure(way: str, options: argparse.Namespace) -> dict[str, float]:
     generator = torch.Generator().manual_seed(0)
     device = torch.device(options.device)
     log_probs_from_logits = upstream(device)
-    hidden_TH = torch.randn(options.tokens, options.hidden, generator=generator).bfloat16().to(device).requires_grad_()
-    weight_VH = (torch.randn(options.words, options.hidden, generator=generator) / 8).bfloat16().to(device)
+    hidden_TH = (
+        torch.randn(options.tokens, options.hidden, generator=generator)
+        .bfloat16()
+        .to(device)
+        .requires_grad_()
+    )
+    weight_VH = (
+        (torch.randn(options.words, options.hidden, generator=generator) / 8)
+        .bfloat16()
+        .to(device)
+    )
     weight_VH.requires_grad_()
     labels_T = torch.randint(options.words, (options.tokens,), generator=generator).to(device)
     advantages_T = torch.randn(options.tokens, generator=generator).to(device)
     before = start_of_peak(device)
     started = time.perf_counter()
     if way == "in chunks":
-        logprobs_T = chunked_logprobs(hidden_TH, weight_VH, labels_T, chunk_tokens=options.chunk)
+        logprobs_T = chunked_logprobs(
+            hidden_TH, weight_VH, labels_T, chunk_tokens=options.chunk
+        )
     else:
         logits_1TV = (hidden_TH @ weight_VH.T).to(torch.float32)[None]
         logprobs_T = log_probs_from_logits(logits_1TV, labels_T[None])[0]
@@ -80,7 +91,9 @@ def status(name: str) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--words", type=int, default=151_936)
     parser.add_argument("--hidden", type=int, default=64)
@@ -96,7 +109,9 @@ def main() -> None:
         command = [sys.executable, __file__, *sys.argv[1:], "--way", way]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         found[way] = json.loads(done.stdout.splitlines()[-1])
-    print(f"{options.tokens} tokens, {options.words} words, hidden size {options.hidden}, chunks of {options.chunk}")
+    print(
+        f"{options.tokens} tokens, {options.words} words, hidden size {options.hidden}, chunks of {options.chunk}"
+    )
     for way, numbers in found.items():
         per_logit = numbers["peak"] / (options.tokens * options.words)
         print(

@@ -17,38 +17,76 @@ from r3_openrlhf.runs.planning.formulas import RATES, SLOW, Rates  # noqa: E402
 from r3_openrlhf.runs.planning.hardware import GPUS  # noqa: E402
 from r3_openrlhf.runs.planning.shapes import measured, shape_of  # noqa: E402
 
-STOCK = ["run_dir=unused", "algo=grpo", "replay.enabled=false", "reflection.enabled=false", "ranking.enabled=false"]
+STOCK = [
+    "run_dir=unused",
+    "algo=grpo",
+    "replay.enabled=false",
+    "reflection.enabled=false",
+    "ranking.enabled=false",
+]
 
 
 def nemo_rl(rates: Rates = RATES) -> Plan:
     """NeMo-RL 0.4, "G-Average Seq len" 1,060 of at most 4,096, T-GBS 512; a reference model, as in its recipe."""
     settings = [
-        *("cluster.num_nodes=2", "cluster.gpus_per_node=8", "cluster.vllm_tensor_parallel_size=1"),
-        *("rollout.batch_size=64", "rollout.n_samples_per_prompt=32", "rollout.max_new_tokens=3896"),
-        *("data.max_len=4096", "train.batch_size=512", "train.kl_coef=0.01", "model.gradient_checkpointing=false"),
+        *(
+            "cluster.num_nodes=2",
+            "cluster.gpus_per_node=8",
+            "cluster.vllm_tensor_parallel_size=1",
+        ),
+        *(
+            "rollout.batch_size=64",
+            "rollout.n_samples_per_prompt=32",
+            "rollout.max_new_tokens=3896",
+        ),
+        *(
+            "data.max_len=4096",
+            "train.batch_size=512",
+            "train.kl_coef=0.01",
+            "model.gradient_checkpointing=false",
+        ),
     ]
     config = load_config("r3_7b_deepscaler_multinode", [*STOCK, *settings])
     shape = shape_of("meta-llama/Llama-3.1-8B")
     return make_plan(
-        config, shape, GPUS["h100-80gb"], num_problems=64, mean_tokens=860, prompt_tokens=200, rates=rates
+        config,
+        shape,
+        GPUS["h100-80gb"],
+        num_problems=64,
+        mean_tokens=860,
+        prompt_tokens=200,
+        rates=rates,
     )
 
 
 def small_on_h800(mean_tokens: int, rates: Rates = RATES) -> Plan:
     """1.2 million rollouts in 1,170 steps: 64 problems of 16 samples a step."""
     settings = [
-        *("rollout.batch_size=64", "rollout.max_new_tokens=16384", "data.max_len=20480", "train.max_steps=1170"),
+        *(
+            "rollout.batch_size=64",
+            "rollout.max_new_tokens=16384",
+            "data.max_len=20480",
+            "train.max_steps=1170",
+        ),
         "train.max_tokens_per_gpu=20480",
     ]
     config = load_config("r3_1p5b_deepscaler_8gpu", [*STOCK, *settings])
     shape = shape_of("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B")
-    return make_plan(config, shape, GPUS["h800-80gb"], num_problems=64 * 1170, mean_tokens=mean_tokens, rates=rates)
+    return make_plan(
+        config,
+        shape,
+        GPUS["h800-80gb"],
+        num_problems=64 * 1170,
+        mean_tokens=mean_tokens,
+        rates=rates,
+    )
 
 
 def rllm_on_h200(rates: Rates = RATES) -> Plan:
     """A report to rLLM (issue 29 of agentica-project/rllm): 128 problems of 8 responses on 8 H200, 400 s a step."""
     config = load_config(
-        "r3_1p5b_deepscaler_8gpu", [*STOCK, "rollout.batch_size=128", "rollout.n_samples_per_prompt=8"]
+        "r3_1p5b_deepscaler_8gpu",
+        [*STOCK, "rollout.batch_size=128", "rollout.n_samples_per_prompt=8"],
     )
     shape = shape_of("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B")
     return make_plan(config, shape, GPUS["h200-141gb"], num_problems=40_315, rates=rates)
@@ -57,7 +95,9 @@ def rllm_on_h200(rates: Rates = RATES) -> Plan:
 def architectures() -> None:
     """List what the plan measures, and why not; some kinds have no default configuration that makes a model."""
     from transformers import AutoConfig
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as KINDS
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as KINDS,
+    )
 
     planned = 0
     for kind in sorted(KINDS):
@@ -67,7 +107,9 @@ def architectures() -> None:
             print(f"{kind}: {type(error).__name__}: {' '.join(str(error).split())[:100]}")
         else:
             planned += 1
-            print(f"{kind}: {shape.params:,} parameters, {shape.kv_bytes:,} bytes of keys and values a token")
+            print(
+                f"{kind}: {shape.params:,} parameters, {shape.kv_bytes:,} bytes of keys and values a token"
+            )
     print(f"{planned} of {len(KINDS)} kinds")
 
 

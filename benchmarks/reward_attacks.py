@@ -19,7 +19,9 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
-USED_FOR_RULES = 1548  # rows of DeepScaleR, in the order of seed 1, that the rules were looked at with
+USED_FOR_RULES = (
+    1548  # rows of DeepScaleR, in the order of seed 1, that the rules were looked at with
+)
 Case = tuple[str, str, str, str]  # kind, response, reference, problem
 
 
@@ -44,12 +46,17 @@ def cases_of(data: Path, count: int) -> list[Case]:
     for row in held_out(data, count):
         problem, reference = row["problem"], row["answer"]
         cases += [
-            ("exploit", response, reference, problem) for _, response in answer_attacks(problem, reference, "math")
+            ("exploit", response, reference, problem)
+            for _, response in answer_attacks(problem, reference, "math")
         ]
-        cases += [("right", rf"So it is $\boxed{{{text}}}$.", reference, problem) for text in spellings(reference)]
+        cases += [
+            ("right", rf"So it is $\boxed{{{text}}}$.", reference, problem)
+            for text in spellings(reference)
+        ]
     for row in read(data / "grader/vectors.jsonl"):
         if row["kind"] == "pair" and row["expected"]:
-            cases.append(("right", row["prediction"], row["gold"], ""))  # as it stands: some are whole responses
+            # as it stands: some are whole responses
+            cases.append(("right", row["prediction"], row["gold"], ""))
     return cases
 
 
@@ -92,13 +99,17 @@ async def ours(cases: list[Case], with_problem: bool) -> list[bool | None]:
         *(
             grader.grade(
                 GradeRequest(
-                    response=response, references=(reference,), task="math", num_tokens=1, truncated=False,
+                    response=response,
+                    references=(reference,),
+                    task="math",
+                    num_tokens=1,
+                    truncated=False,
                     problem=problem if with_problem else "",
                 )
             )
             for _, response, reference, problem in cases
         )
-    )  # fmt: skip
+    )
     grader.close()
     return [None if grade.score is None else grade.score == 1.0 for grade in grades]
 
@@ -135,8 +146,12 @@ def openrlhf(case: Case) -> bool:
 
 
 def print_line(name: str, verdicts: list[bool | None], cases: list[Case]) -> None:
-    exploits = [verdict for verdict, case in zip(verdicts, cases, strict=True) if case[0] == "exploit"]
-    right = [verdict for verdict, case in zip(verdicts, cases, strict=True) if case[0] == "right"]
+    exploits = [
+        verdict for verdict, case in zip(verdicts, cases, strict=True) if case[0] == "exploit"
+    ]
+    right = [
+        verdict for verdict, case in zip(verdicts, cases, strict=True) if case[0] == "right"
+    ]
     accepted, refused = exploits.count(True), len(right) - right.count(True)
     print(
         f"{name:32} {accepted:5} of {len(exploits)} ({accepted / len(exploits):6.2%})   {refused:4} of {len(right)}"
@@ -149,7 +164,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--problems", type=int, default=150)
-    parser.add_argument("--list", action="store_true", help="print what ours accepts or refuses")
+    parser.add_argument(
+        "--list", action="store_true", help="print what ours accepts or refuses"
+    )
     options = parser.parse_args()
     if not options.data.is_dir():
         sys.exit(f"{options.data} does not exist; give the directory of the data with --data")

@@ -47,11 +47,17 @@ def read(path: Path) -> list[dict]:
 def make_rows(data: Path, kind: str, count: int) -> list[Row]:
     rng = random.Random(0)
     if kind == "hard":
-        pairs = [(row["prediction"], row["gold"]) for row in read(data / "grader/vectors.jsonl")]
-        return [
-            (f"{pairs[i % len(pairs)][0]}" + " " * (i // len(pairs)), pairs[i % len(pairs)][1]) for i in range(count)
+        pairs = [
+            (row["prediction"], row["gold"]) for row in read(data / "grader/vectors.jsonl")
         ]
-    problems = read(data / "math/eval/math500.jsonl") + read(data / "math/train/deepscaler_clean.jsonl")[:5000]
+        return [
+            (f"{pairs[i % len(pairs)][0]}" + " " * (i // len(pairs)), pairs[i % len(pairs)][1])
+            for i in range(count)
+        ]
+    problems = (
+        read(data / "math/eval/math500.jsonl")
+        + read(data / "math/train/deepscaler_clean.jsonl")[:5000]
+    )
     solutions = [row["response"] for row in read(data / "grader/outputs_rho_math500.jsonl")]
     rows = []
     for i, row in zip(range(count), itertools.cycle(problems), strict=False):
@@ -68,7 +74,9 @@ def make_rows(data: Path, kind: str, count: int) -> list[Row]:
 
 def requests_of(rows: list[Row]) -> list[GradeRequest]:
     return [
-        GradeRequest(response=response, references=(gold,), task="math", num_tokens=100, truncated=False)
+        GradeRequest(
+            response=response, references=(gold,), task="math", num_tokens=100, truncated=False
+        )
         for response, gold in rows
     ]
 
@@ -86,7 +94,9 @@ def math_verify_loop(rows: list[Row]) -> tuple[float, float]:
 
     def grade(response: str, gold: str) -> bool:
         return verify(
-            parse(f"${gold}$", parsing_timeout=None), parse(response, parsing_timeout=None), timeout_seconds=None
+            parse(f"${gold}$", parsing_timeout=None),
+            parse(response, parsing_timeout=None),
+            timeout_seconds=None,
         )
 
     for response, gold in rows[:20]:
@@ -140,7 +150,9 @@ def fresh(where: str) -> Iterator[RewardConfig]:
             yield RewardConfig(urls=[service.url], timeout_s=2.0)
 
 
-def hanging_items(where: str, rows: list[Row], hanging_rows: list[Row]) -> tuple[float, float, float]:
+def hanging_items(
+    where: str, rows: list[Row], hanging_rows: list[Row]
+) -> tuple[float, float, float]:
     """Seconds until all benign rows were answered, alone; with 2% hanging ones among them; until those were answered too."""
 
     async def run(config: RewardConfig, with_hanging: bool) -> tuple[float, float]:
@@ -154,7 +166,9 @@ def hanging_items(where: str, rows: list[Row], hanging_rows: list[Row]) -> tuple
             if grade.verdict is Verdict.UNGRADED and grade.reason == "timeout":
                 raise RuntimeError(f"a benign row was taken for a hanging one: {request}")
 
-        for i, request in enumerate(requests_of([(f"{with_hanging} {response}", gold) for response, gold in rows])):
+        for i, request in enumerate(
+            requests_of([(f"{with_hanging} {response}", gold) for response, gold in rows])
+        ):
             if with_hanging and i % 50 == 0:
                 response, gold = hanging_rows[i // 50 % len(hanging_rows)]
                 bad = requests_of([(f"{i} {response}", gold)])[0]
@@ -182,10 +196,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument(
-        "--rows", type=int, default=4000, help="short rows; a quarter as many long, a tenth as many hard ones"
+        "--rows",
+        type=int,
+        default=4000,
+        help="short rows; a quarter as many long, a tenth as many hard ones",
     )
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--where", nargs="+", choices=WHERE, default=WHERE, help="where items hang")
+    parser.add_argument(
+        "--where", nargs="+", choices=WHERE, default=WHERE, help="where items hang"
+    )
     options = parser.parse_args()
     if not options.data.is_dir():
         sys.exit(f"{options.data} does not exist; give the directory of the data with --data")
@@ -195,29 +214,44 @@ def main() -> None:
         with running(*SERVICE_OPTIONS) as service:
             remote = RewardConfig(urls=[service.url], timeout_s=2.0)
             ours(remote, [])
-            print(f"start-up until the first grades: {time.perf_counter() - started:.2f} s", flush=True)
+            print(
+                f"start-up until the first grades: {time.perf_counter() - started:.2f} s",
+                flush=True,
+            )
             print_throughput(options, RewardConfig(num_workers=2, timeout_s=2.0), remote)
     if "hanging" in options.parts:
         print_hanging(options)
 
 
-def print_throughput(options: argparse.Namespace, local: RewardConfig, remote: RewardConfig) -> None:
+def print_throughput(
+    options: argparse.Namespace, local: RewardConfig, remote: RewardConfig
+) -> None:
     columns = "".join(f"{name:>21}" for name in ("local pool", "function", "service"))
     print(f"\n{'rows/s':8} {'rows':>6} {'math-verify':>12}{columns}")
     example = Path(__file__).parents[1] / "examples" / "own_reward.py"
     function = replace(local, function=f"{example}:is_right")
-    for kind, count in {"short": options.rows, "long": options.rows // 4, "hard": options.rows // 10}.items():
+    for kind, count in {
+        "short": options.rows,
+        "long": options.rows // 4,
+        "hard": options.rows // 10,
+    }.items():
         rows = make_rows(options.data, kind, count)
         base = in_another_process(math_verify_loop, rows)
         seconds = [ours(config, requests_of(rows)) for config in (local, function, remote)]
-        columns = [f"{count / wall:6.0f} ({base[0] / wall:4.1f}x {base[1] / cpu:4.1f}x)" for wall, cpu in seconds]
+        columns = [
+            f"{count / wall:6.0f} ({base[0] / wall:4.1f}x {base[1] / cpu:4.1f}x)"
+            for wall, cpu in seconds
+        ]
         print(f"{kind:8} {count:6} {count / base[0]:12.0f} " + " ".join(columns), flush=True)
 
 
 def print_hanging(options: argparse.Namespace) -> None:
     print("\n2% hanging items, each of another problem, among short rows; deadline 2 s")
     short = make_rows(options.data, "short", options.rows)
-    rows = [(f"\\boxed{{{endless(i)}}}", f"{ENDLESS_REFERENCE}+{i}") for i in range(len(short) // 50 + 1)]
+    rows = [
+        (f"\\boxed{{{endless(i)}}}", f"{ENDLESS_REFERENCE}+{i}")
+        for i in range(len(short) // 50 + 1)
+    ]
     for where in options.where:
         alone, mixed, everything = hanging_items(where, short, rows)
         print(

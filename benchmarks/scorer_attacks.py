@@ -23,10 +23,16 @@ from r3_openrlhf.problems.sources import load_problems
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w])")
 _ANY_NUMBER = re.compile(r"-?(?:\d{1,300}(?:\.\d*)?|\.\d{1,300})(?:[eE][-+]?\d{1,2}(?!\d))?")
 _CHANGES = (
-    lambda x: x + 1, lambda x: x - 1, lambda x: -x if x else x + 1, lambda x: 10 * x + (not x),
-    lambda x: x + 100, lambda x: round(x * 1.009, 3) + 0.06,
-)  # fmt: skip
-_SOLVES = re.compile(r"answer|solution|sorted|result|target|output|difficulty|source|states|simplified")
+    lambda x: x + 1,
+    lambda x: x - 1,
+    lambda x: -x if x else x + 1,
+    lambda x: 10 * x + (not x),
+    lambda x: x + 100,
+    lambda x: round(x * 1.009, 3) + 0.06,
+)
+_SOLVES = re.compile(
+    r"answer|solution|sorted|result|target|output|difficulty|source|states|simplified"
+)
 _JOINERS = (", ", " ", "\n", " or ", "", " ∧ ", " and ", " & ")
 
 
@@ -68,7 +74,11 @@ def _canonical(text: str) -> tuple[list[float], str, str]:
 
 
 def _words_of_entry(entry: dict[str, Any], answer: str) -> Words:
-    question, metadata, rng = entry["question"].strip(), entry["metadata"], random.Random(entry["question"])
+    question, metadata, rng = (
+        entry["question"].strip(),
+        entry["metadata"],
+        random.Random(entry["question"]),
+    )
     is_played = metadata["source_dataset"] in TEXTS["played_through"]
     correct = answer if isinstance(entry.get("answer"), str) and not is_played else ""
     nans, count = TEXTS["not_finite"], max(1, len(_NUMBER.findall(answer)))
@@ -77,21 +87,42 @@ def _words_of_entry(entry: dict[str, Any], answer: str) -> Words:
     formulas = re.findall(r"[-+*/^()0-9a-zA-Z_ .|&<>~]{5,}", question)[-10:]
     options = re.findall(r"[\"'(\[]([^\"'()\[\]\n]{1,30})[\"')\]]", question)
     all_options = dict.fromkeys([*options, *re.findall(r"\b[A-Za-z]+\b", question)[-40:]])
-    others = ["1", correct[::-1], *options[:2], *([] if _NUMBER.fullmatch(correct) else ["zebra"])]
+    others = [
+        "1",
+        correct[::-1],
+        *options[:2],
+        *([] if _NUMBER.fullmatch(correct) else ["zebra"]),
+    ]
     target, numbers = metadata.get("target"), metadata.get("numbers")
     words: Words = {
         "NAN": nans,
         "LISTED": [", ".join([word] * count) for word in nans],
         "QUOTED": [json.dumps([word] * count) for word in nans],
         "FILLED": [_NUMBER.sub(word, answer) for word in nans],
-        "QUESTION": [question, *lines, *filter(None, parts), *(formula.strip() for formula in formulas)],
-        "FACT": [fact for key, value in metadata.items() if not _SOLVES.search(key) for fact in _facts(value)],
-        "OPTIONS": [*(joiner.join(all_options) for joiner in _JOINERS), ", ".join(map(str, range(200)))],
+        "QUESTION": [
+            question,
+            *lines,
+            *filter(None, parts),
+            *(formula.strip() for formula in formulas),
+        ],
+        "FACT": [
+            fact
+            for key, value in metadata.items()
+            if not _SOLVES.search(key)
+            for fact in _facts(value)
+        ],
+        "OPTIONS": [
+            *(joiner.join(all_options) for joiner in _JOINERS),
+            ", ".join(map(str, range(200))),
+        ],
         "OPTION": [other for other in others if other not in correct],
         "OWN": [correct] if correct else [],
         "CHANGED": list(_with_other_numbers(correct)) if len(correct) < 2000 else [],
         "MIXED": list(_mixed(correct, rng)) if correct else [],
-        "GAMES": ["".join(rng.choices("UDLR", k=500)), *(moves * 50 for moves in TEXTS["moves"])],
+        "GAMES": [
+            "".join(rng.choices("UDLR", k=500)),
+            *(moves * 50 for moves in TEXTS["moves"]),
+        ],
         "INTEGRAND": [metadata["integrand"]] if "integrand" in metadata else [],
         "VARIABLE": [metadata["variable"]] if "integrand" in metadata else [],
         "TARGET": [],
@@ -100,7 +131,14 @@ def _words_of_entry(entry: dict[str, Any], answer: str) -> Words:
     if isinstance(numbers, list) and isinstance(target, int | float):
         whole = int(target)
         words["SUM"] = ["+".join(map(str, numbers))]
-        words["TARGET"] = [f"{whole}e0", hex(whole), "_".join(str(whole)), bin(whole), oct(whole), f"0{whole}"]
+        words["TARGET"] = [
+            f"{whole}e0",
+            hex(whole),
+            "_".join(str(whole)),
+            bin(whole),
+            oct(whole),
+            f"0{whole}",
+        ]
     return words
 
 
@@ -129,7 +167,10 @@ def _mixed(correct: str, rng: random.Random) -> Iterator[str]:
         correct if correct.isdigit() else correct[1:] + correct[0],
         "".join(rng.sample(correct, len(correct))),
     )
-    yield from (correct[:i] + correct[i + 1] + correct[i] + correct[i + 2 :] for i in range(min(4, len(correct) - 1)))
+    yield from (
+        correct[:i] + correct[i + 1] + correct[i] + correct[i + 2 :]
+        for i in range(min(4, len(correct) - 1))
+    )
     lines, words = correct.splitlines(), correct.split(", ")
     if len(set(lines)) > 1:
         yield from ("\n".join(lines[::-1]), "\n".join(lines[:-1]))
@@ -139,7 +180,9 @@ def _mixed(correct: str, rng: random.Random) -> Iterator[str]:
 
 def main() -> None:
     """Print what is not called wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="+", help="data sets of reasoning_gym")
     parser.add_argument("--size", type=int, default=2, help="entries of each")
     options = parser.parse_args()
@@ -148,14 +191,22 @@ def main() -> None:
             labels = load_problems(
                 DataConfig(path=f"reasoning_gym:{name}", reasoning_gym={"size": options.size})
             ).labels
-            cases = [(label, attack) for label in labels for attack in scorer_attacks(label.metadata or {})]
+            cases = [
+                (label, attack)
+                for label in labels
+                for attack in scorer_attacks(label.metadata or {})
+            ]
             texts = [f"<answer>{answer}</answer>" for _, (_, answer) in cases]
             requests = [
                 grading.request(label, text, num_tokens=len(text), truncated=False)
                 for (label, _), text in zip(cases, texts, strict=True)
             ]
             grades = grading.grade(requests)
-            shown = [(*case[1], grade) for case, grade in zip(cases, grades, strict=True) if grade.verdict != "wrong"]
+            shown = [
+                (*case[1], grade)
+                for case, grade in zip(cases, grades, strict=True)
+                if grade.verdict != "wrong"
+            ]
             print(f"{name}: {len(cases)} tried, {len(shown)} not called wrong")
             for family, answer, grade in shown:
                 print(f"  {grade.verdict} ({grade.reason}), {family}: {answer[:100]!r}")

@@ -54,7 +54,13 @@ class RunFailed(Exception):
 
 
 def run_pairs(
-    model: str, *, rounds: int, steps: int | None, overrides: list[str], directory: Path, timeout_s: float
+    model: str,
+    *,
+    rounds: int,
+    steps: int | None,
+    overrides: list[str],
+    directory: Path,
+    timeout_s: float,
 ) -> dict[str, list[dict]]:
     """Return every step of every run by side ("stock", "r3"). Rounds alternate, and so does the side that is first."""
     sides = dict(zip(("stock", "r3"), PAIRS[model], strict=True))
@@ -73,9 +79,19 @@ def run_pairs(
 
 def train(experiment: str, settings: list[str], *, timeout_s: float) -> None:
     """Run `r3 train` as a user starts it. None of its processes is left when this returns. Raises RunFailed."""
-    command = [Path(sys.executable).with_name("r3"), "train", f"experiment={experiment}", *settings]
+    command = [
+        Path(sys.executable).with_name("r3"),
+        "train",
+        f"experiment={experiment}",
+        *settings,
+    ]
     process = psutil.Popen(
-        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     try:
         _, printed = process.communicate(timeout=timeout_s)
@@ -128,9 +144,15 @@ def report(stock: list[dict], r3: list[dict]) -> tuple[str, dict]:
         lines.append(f"{name:<52}{of_stock:>10.4g}{of_r3:>10.4g}{of_r3 / of_stock:>10.2f}")
 
     for name, key in PHASES.items():
-        add(f"{name}, median s a step", *(statistics.median(step[key] for step in side) for side in (stock, r3)))
+        add(
+            f"{name}, median s a step",
+            *(statistics.median(step[key] for step in side) for side in (stock, r3)),
+        )
     for name, key in WORK.items():
-        add(f"{name}, mean of a step", *(statistics.fmean(step[key] for step in side) for side in (stock, r3)))
+        add(
+            f"{name}, mean of a step",
+            *(statistics.fmean(step[key] for step in side) for side in (stock, r3)),
+        )
     add(
         "sampling, ms per token sampled",
         *(ms_per(side, "timing/generation", "sampled_tokens") for side in (stock, r3)),
@@ -159,28 +181,46 @@ def ms_per(steps: list[dict], seconds: str, work: str) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", choices=sorted(PAIRS), default="tiny")
     parser.add_argument("--rounds", type=int, default=2, help="runs of each side")
-    parser.add_argument("--steps", type=int, help="steps of a run (default: all of the experiment's)")
-    parser.add_argument("--warmup", type=int, default=1, help="first steps of each run that do not count")
+    parser.add_argument(
+        "--steps", type=int, help="steps of a run (default: all of the experiment's)"
+    )
+    parser.add_argument(
+        "--warmup", type=int, default=1, help="first steps of each run that do not count"
+    )
     parser.add_argument("--timeout-s", type=float, default=3600, help="of one run")
     parser.add_argument("--output", type=Path, help="also write every number as JSON")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="configuration of both sides")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="configuration of both sides"
+    )
     options = parser.parse_args()
     print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
     with tempfile.TemporaryDirectory() as directory:
         try:
             steps = run_pairs(
-                options.model, rounds=options.rounds, steps=options.steps, overrides=options.overrides,
-                directory=Path(directory), timeout_s=options.timeout_s,
-            )  # fmt: skip
+                options.model,
+                rounds=options.rounds,
+                steps=options.steps,
+                overrides=options.overrides,
+                directory=Path(directory),
+                timeout_s=options.timeout_s,
+            )
         except RunFailed as error:
             print(f"Error: {error}", file=sys.stderr)
             return 1
-    counted = {side: [step for step in of_side if step["step"] > options.warmup] for side, of_side in steps.items()}
+    counted = {
+        side: [step for step in of_side if step["step"] > options.warmup]
+        for side, of_side in steps.items()
+    }
     if not all(counted.values()):
-        print(f"Error: no step is left after the first {options.warmup} of each run", file=sys.stderr)
+        print(
+            f"Error: no step is left after the first {options.warmup} of each run",
+            file=sys.stderr,
+        )
         return 1
     text, numbers = report(counted["stock"], counted["r3"])
     print(text)

@@ -46,7 +46,9 @@ def served(run: Path) -> Iterator[tuple[str, int]]:
     """Start `r3 view RUN`. Yields its address and process id."""
     command = [sys.executable, "-m", "r3_openrlhf", "view", str(run), "--no-browser"]
     environment = {**os.environ, "R3_VIEW_TOKEN": TOKEN}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    )
     try:
         assert process.stdout is not None
         yield process.stdout.readline().strip().rstrip("/"), process.pid
@@ -57,7 +59,9 @@ def served(run: Path) -> Iterator[tuple[str, int]]:
 
 def fetch(address: str) -> tuple[float, int, int]:
     """Return seconds, bytes of the page and bytes that were sent."""
-    request = urllib.request.Request(address, headers={"Accept-Encoding": "gzip", "Authorization": f"Bearer {TOKEN}"})
+    request = urllib.request.Request(
+        address, headers={"Accept-Encoding": "gzip", "Authorization": f"Bearer {TOKEN}"}
+    )
     started = time.perf_counter()
     with urllib.request.urlopen(request, timeout=600) as answer:
         body = answer.read()
@@ -86,21 +90,40 @@ def measure(run: Path, rounds: int) -> None:
         print(f"{'':<34}   first  median largest of {rounds} more")
         for name, path in pages_of(run).items():
             first, *more = (fetch(address + path) for _ in range(rounds + 1))
-            times = (first[0], statistics.median(page[0] for page in more), max(page[0] for page in more))
+            times = (
+                first[0],
+                statistics.median(page[0] for page in more),
+                max(page[0] for page in more),
+            )
             shown = " ".join(f"{1000 * seconds:7.0f}" for seconds in times)
-            print(f"  {name:<32} {shown} ms  {first[1] / 1000:,.0f} kB, {first[2] / 1000:,.0f} sent", flush=True)
+            print(
+                f"  {name:<32} {shown} ms  {first[1] / 1000:,.0f} kB, {first[2] / 1000:,.0f} sent",
+                flush=True,
+            )
         status = Path(f"/proc/{pid}/status").read_text()
         peak = re.search(r"VmHWM:\s+(\d+) kB", status)
         print(f"  server memory {int(peak[1]) / 1000 if peak else float('nan'):.0f} MB at most")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("run", nargs="?", type=Path)
     parser.add_argument("--make", type=Path, metavar="DIR")
-    sizes = ("steps", "problems", "samples", "epoch_steps", "max_tokens", "mean_tokens", "few_problems")
+    sizes = (
+        "steps",
+        "problems",
+        "samples",
+        "epoch_steps",
+        "max_tokens",
+        "mean_tokens",
+        "few_problems",
+    )
     for name in sizes:
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(Size(), name))
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", type=int, default=getattr(Size(), name)
+        )
     parser.add_argument("--rounds", type=int, default=10)
     options = parser.parse_args()
     if options.make:

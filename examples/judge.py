@@ -27,7 +27,9 @@ session = None
 async def agrees(response, reference, problem):
     global session
     if session is None:  # one for all responses of this worker
-        session = aiohttp.ClientSession(headers={"Authorization": f"Bearer {os.environ.get('JUDGE_KEY', '')}"})
+        session = aiohttp.ClientSession(
+            headers={"Authorization": f"Bearer {os.environ.get('JUDGE_KEY', '')}"}
+        )
     answer = response.rpartition("</think>")[2][-2000:].replace("</student>", "")
     question = QUESTION.format(problem=problem, reference=reference, response=answer)
     body = {
@@ -40,12 +42,15 @@ async def agrees(response, reference, problem):
     for attempt in range(6):
         async with session.post(f"{url}/chat/completions", json=body) as answered:
             if answered.status in (429, 503) and attempt < 5:
-                await asyncio.sleep(float(answered.headers.get("Retry-After", 0.5 * 2**attempt)))
+                await asyncio.sleep(
+                    float(answered.headers.get("Retry-After", 0.5 * 2**attempt))
+                )
                 continue
             answered.raise_for_status()  # an error is no verdict: the response is ungraded, and the log says why
             content = (await answered.json())["choices"][0]["message"]["content"] or ""
             break
-    said = content.rpartition("</think>")[2].strip().lower()  # "": it still thinks, and has said nothing
+    # "": it still thinks, and has said nothing
+    said = content.rpartition("</think>")[2].strip().lower()
     if "<think>" in said or not said.startswith(("yes", "no")):
         return None  # it cannot be said
     return {"reward": float(said.startswith("yes")), "judge": said}

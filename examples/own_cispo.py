@@ -3,5 +3,9 @@
 
 # four tensors [rows, tokens] -> the loss of each token: the clipped ratio weighs it, and keeps its gradient
 def cispo(logprobs, old_logprobs, advantages, mask, settings):
-    ratio = (logprobs - old_logprobs).exp().clamp(1 - settings.eps_clip_low, 1 + settings.eps_clip_high)
+    ratio = (
+        (logprobs - old_logprobs)
+        .exp()
+        .clamp(1 - settings.eps_clip_low, 1 + settings.eps_clip_high)
+    )
     return -ratio.detach() * advantages * logprobs

@@ -40,7 +40,8 @@ class Guess:
 
 
 if __name__ == "__main__":
-    with environment_pool("own_environment:Guess", {"highest": 100}, timeout_s=60) as pool:  # in a process of its own
+    # in a process of its own
+    with environment_pool("own_environment:Guess", {"highest": 100}, timeout_s=60) as pool:
         world = pool.session()
         step = world.submit(7).result()  # a seed begins a task
         while not step.done:

@@ -20,7 +20,13 @@ from r3_openrlhf import R3, R3Settings, Rollout, Verdict, outcome_reward
 
 END, NUM_TOKENS = 10, 12  # tokens 0 to 9 are digits, 11 is "hm"
 LIMIT, PROBLEMS_PER_STEP, GROUP, CLIP = 5, 20, 8, 0.2
-SHOWN = ("fresh/accuracy", "fresh/truncated", "r3/replay/recalled", "r3/reflection/groups", "r3/ranking/rows")
+SHOWN = (
+    "fresh/accuracy",
+    "fresh/truncated",
+    "r3/replay/recalled",
+    "r3/reflection/groups",
+    "r3/ranking/rows",
+)
 PAD = 20 + NUM_TOKENS  # of a prompt, whose tokens are a, b + 10, and 20 + those of an attempt
 
 
@@ -62,17 +68,23 @@ class Policy(torch.nn.Module):
 
 
 def padded(rows: list, value: int) -> torch.Tensor:
-    return pad_sequence([torch.as_tensor(row).long() for row in rows], batch_first=True, padding_value=value)
+    return pad_sequence(
+        [torch.as_tensor(row).long() for row in rows], batch_first=True, padding_value=value
+    )
 
 
-def sample(policy: Policy, prompts: list, *, step: int, epoch: int) -> tuple[list[Rollout], list[np.ndarray], list]:
+def sample(
+    policy: Policy, prompts: list, *, step: int, epoch: int
+) -> tuple[list[Rollout], list[np.ndarray], list]:
     """GROUP graded rollouts of each prompt, their token entropies in nats, and the group of each."""
     groups = [number for number in range(len(prompts)) for _ in range(GROUP)]
     prompts_BP = padded([prompts[number].prompt for number in groups], PAD)
     tokens = torch.zeros(len(groups), 0, dtype=torch.long)
     with torch.no_grad():
         for _ in range(LIMIT):
-            logits = policy(prompts_BP, torch.cat([tokens, tokens.new_zeros(len(groups), 1)], 1))[:, -1]
+            logits = policy(
+                prompts_BP, torch.cat([tokens, tokens.new_zeros(len(groups), 1)], 1)
+            )[:, -1]
             tokens = torch.cat([tokens, torch.multinomial(logits.softmax(-1), 1)], 1)
         logprobs_BTV = policy(prompts_BP, tokens).log_softmax(-1)
     logprobs_BT = logprobs_BTV.gather(-1, tokens[..., None])[..., 0]
@@ -98,10 +110,16 @@ def sample(policy: Policy, prompts: list, *, step: int, epoch: int) -> tuple[lis
                 epoch=epoch,
             )
         )
-    return rollouts, [entropy_BT[row, : rollouts[row].num_tokens].numpy() for row in range(len(groups))], groups
+    return (
+        rollouts,
+        [entropy_BT[row, : rollouts[row].num_tokens].numpy() for row in range(len(groups))],
+        groups,
+    )
 
 
-def update(policy: Policy, optimizer: torch.optim.Optimizer, batch, dual_clip: float | None) -> torch.Tensor:
+def update(
+    policy: Policy, optimizer: torch.optim.Optimizer, batch, dual_clip: float | None
+) -> torch.Tensor:
     """One step on the clipped loss of the trained rows, which is returned."""
     rows = batch.trained
     tokens = padded([row.rollout.response_ids for row in rows], 0)
@@ -138,7 +156,8 @@ def train(num_steps: int, *, seed: int = 0) -> list[dict[str, float]]:
         due = problems[place : place + PROBLEMS_PER_STEP]
         prompts = r3.prompts(due, step=step, epoch=epoch + 1, render=Prompts())  # ISR
         rollouts, entropies, groups = sample(policy, list(prompts), step=step, epoch=epoch + 1)
-        batch = r3.mix(rollouts, step=step, entropy=entropies, groups=groups)  # CCR, SERR, eq. 3
+        # CCR, SERR, eq. 3
+        batch = r3.mix(rollouts, step=step, entropy=entropies, groups=groups)
         update(policy, optimizer, batch, r3.settings.replay.dual_clip)
         lines.append(r3.metrics(batch, step=step) | prompts.metrics())
         r3.remember(rollouts, step=step, epoch=epoch + 1)
@@ -150,4 +169,8 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=300)
     metrics = train(parser.parse_args().steps)
     for part in (metrics[start : start + 30] for start in range(0, len(metrics), 30)):
-        print(", ".join(f"{name} {sum(line[name] for line in part) / len(part):.2f}" for name in SHOWN))
+        print(
+            ", ".join(
+                f"{name} {sum(line[name] for line in part) / len(part):.2f}" for name in SHOWN
+            )
+        )

@@ -24,4 +24,7 @@ def partly(response, reference, *, problem, row):
     reward.correct_from=1 only the full credit counts as correct."""
     steps = re.findall(r"=\s*(-?\d+)", response)
     right = is_right(response, reference)
-    return {"reward": 1.0 if right else 0.2 if reference in steps else 0.0, "num_steps": len(steps)}
+    return {
+        "reward": 1.0 if right else 0.2 if reference in steps else 0.0,
+        "num_steps": len(steps),
+    }

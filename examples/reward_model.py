@@ -35,7 +35,9 @@ def make(path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("directory", type=Path)
     parser.add_argument("--port", type=int, default=5000)
     args = parser.parse_args()
@@ -43,7 +45,13 @@ def main() -> None:
         cpu_platform.install()
     if not (args.directory / "config.json").is_file():
         make(args.directory)
-    sys.argv = ["serve_rm", "--reward.model_name_or_path", str(args.directory), "--ds.attn_implementation", "sdpa"]
+    sys.argv = [
+        "serve_rm",
+        "--reward.model_name_or_path",
+        str(args.directory),
+        "--ds.attn_implementation",
+        "sdpa",
+    ]
     sys.argv += ["--host", "127.0.0.1", "--port", str(args.port)]
     runpy.run_module("openrlhf.cli.serve_rm", run_name="__main__")
 

@@ -22,18 +22,38 @@ def problems(count: int) -> Dataset:
     for number in range(count):
         a, b, c = (draw.randint(2, 99) for _ in range(3))
         text = f"What is {a} + {b} * {c}? End with the number in \\boxed{{}}."
-        rows.append({"uid": str(number), "prompt": [{"role": "user", "content": text}], "answer": str(a + b * c)})
+        rows.append(
+            {
+                "uid": str(number),
+                "prompt": [{"role": "user", "content": text}],
+                "answer": str(a + b * c),
+            }
+        )
     return Dataset.from_list(rows)
 
 
 def correct(completions, answer, **_) -> list[float]:
-    boxes = [re.findall(r"\\boxed\{(-?\d+)\}", completion[0]["content"]) for completion in completions]
+    boxes = [
+        re.findall(r"\\boxed\{(-?\d+)\}", completion[0]["content"])
+        for completion in completions
+    ]
     return [float(box[-1:] == [right]) for box, right in zip(boxes, answer, strict=True)]
 
 
 def train(model: str, *, steps: int, resume: bool = False, **options) -> R3Trainer:
-    args = dict(output_dir="runs/trl_r3", max_steps=steps, save_steps=50, logging_steps=1, report_to="none")
-    args |= dict(per_device_train_batch_size=32, num_generations=8, max_completion_length=256, learning_rate=1e-6)
+    args = dict(
+        output_dir="runs/trl_r3",
+        max_steps=steps,
+        save_steps=50,
+        logging_steps=1,
+        report_to="none",
+    )
+    args |= dict(
+        per_device_train_batch_size=32,
+        num_generations=8,
+        max_completion_length=256,
+        learning_rate=1e-6,
+    )
     trainer = R3Trainer(
         model=model,
         reward_funcs=correct,
@@ -46,7 +66,9 @@ def train(model: str, *, steps: int, resume: bool = False, **options) -> R3Train
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="HuggingFaceTB/SmolLM2-360M-Instruct")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--resume", action="store_true")

@@ -77,12 +77,16 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'r3_openrlhf' has no attribute {name!r}")
     try:
-        value = globals()[name] = getattr(importlib.import_module(f"r3_openrlhf.{_HOME[name]}"), name)
+        value = globals()[name] = getattr(
+            importlib.import_module(f"r3_openrlhf.{_HOME[name]}"), name
+        )
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get(name, "torch" if error.name == "torch" else None)
         if extra is None:
             raise
-        raise ImportError(f"r3_openrlhf.{name} needs {error.name}: pip install 'r3_openrlhf[{extra}]'") from error
+        raise ImportError(
+            f"r3_openrlhf.{name} needs {error.name}: pip install 'r3_openrlhf[{extra}]'"
+        ) from error
     return value
 
 

@@ -86,22 +86,30 @@ class R3Group(click.Group):
         except R3Error as error:
             raise click.ClickException(str(error)) from error
         except click.NoSuchOption as error:
-            instead = RETIRED.get(f"{error.ctx.info_name if error.ctx else ''} {error.option_name}")
+            instead = RETIRED.get(
+                f"{error.ctx.info_name if error.ctx else ''} {error.option_name}"
+            )
             if instead is None:
                 raise
-            raise click.ClickException(f"{error.option_name} no longer exists; use {instead}") from error
+            raise click.ClickException(
+                f"{error.option_name} no longer exists; use {instead}"
+            ) from error
         except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except MemoryError as error:
             what = f"r3 {context.invoked_subcommand} needs more memory than it has"
-            raise click.ClickException(f"{what}; a file that it reads may be too large") from error
+            raise click.ClickException(
+                f"{what}; a file that it reads may be too large"
+            ) from error
         except Exception as error:
             raise click.ClickException(_sentence(error, context.invoked_subcommand)) from error
 
 
 def _sentence(error: Exception, command: str | None) -> str:
     """About a foreign exception: what to install, or the file that has the traceback."""
-    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    package = (
+        (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    )
     if package not in ("", __package__):
         extra = EXTRAS.get(command or "")
         if extra is not None and package not in STACK:
@@ -129,9 +137,17 @@ def _print_version(context: click.Context, _option: click.Parameter, wanted: boo
         context.exit()
 
 
-@click.group(cls=R3Group, context_settings={"max_content_width": 110, "help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=R3Group,
+    context_settings={"max_content_width": 110, "help_option_names": ["-h", "--help"]},
+)
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Version and commit."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Version and commit.",
 )
 def main() -> None:
     """R³ (replay, reflection, ranking rewards; arXiv 2601.19620) for OpenRLHF.
@@ -155,12 +171,18 @@ def config_command(section: str | None, search: str | None) -> None:
     """
     from r3_openrlhf.config import map as config_map
 
-    click.echo("\n\n".join(config_map.described(one) for one in config_map.chosen(section, search)))
+    click.echo(
+        "\n\n".join(config_map.described(one) for one in config_map.chosen(section, search))
+    )
 
 
 @main.command()
 @click.argument("settings", nargs=-1, metavar="experiment=NAME [KEY=VALUE]...")
-@click.option("--dry-run", is_flag=True, help="Check everything and print the first page of the run; start nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Check everything and print the first page of the run; start nothing.",
+)
 @click.option(
     "--verbose",
     "-v",
@@ -169,9 +191,14 @@ def config_command(section: str | None, search: str | None) -> None:
 )
 @click.option("--quiet", is_flag=True, help="Errors only.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="What the run did (or, with --dry-run, would do) as one JSON object."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="What the run did (or, with --dry-run, would do) as one JSON object.",
 )
-def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, as_json: bool) -> None:
+def train(
+    settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, as_json: bool
+) -> None:
     """Train a model, or resume the run in run_dir.
 
     \b
@@ -202,7 +229,10 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
     run = RunDirectory(config.run_dir)
     if run.is_finished(config):
         if not quiet:
-            click.echo(f"This run is finished; run_dir=ANOTHER trains again. {run.path} says:", err=True)
+            click.echo(
+                f"This run is finished; run_dir=ANOTHER trains again. {run.path} says:",
+                err=True,
+            )
     else:
         _train(config, run, verbose=verbose, quiet=quiet)
     if as_json or not quiet:
@@ -211,9 +241,15 @@ def train(settings: tuple[str, ...], dry_run: bool, verbose: bool, quiet: bool, 
         from r3_openrlhf.stack.next_commands import next_commands
 
         # as it can be typed in the directory that this command was typed in
-        program = sys.argv[0] if sys.argv[0].endswith("/r3") and not os.path.isabs(sys.argv[0]) else "r3"
+        program = (
+            sys.argv[0]
+            if sys.argv[0].endswith("/r3") and not os.path.isabs(sys.argv[0])
+            else "r3"
+        )
         last_step = run.read_metrics()[-1]["step"]
-        commands = next_commands(experiment, others, config, last_step=last_step, program=program)
+        commands = next_commands(
+            experiment, others, config, last_step=last_step, program=program
+        )
         click.echo("\n  ".join(("Next:", *commands)), err=True)
 
 
@@ -248,7 +284,13 @@ def _train(config: R3Config, run: RunDirectory, *, verbose: bool, quiet: bool) -
 
 
 @main.command("import-openrlhf", context_settings={"ignore_unknown_options": True})
-@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[NAME=VALUE]... SCRIPT | WORDS...")
+@click.argument(
+    "words",
+    nargs=-1,
+    required=True,
+    type=click.UNPROCESSED,
+    metavar="[NAME=VALUE]... SCRIPT | WORDS...",
+)
 @click.pass_context
 def import_script(context: click.Context, words: tuple[str, ...]) -> None:
     """A command line of OpenRLHF 0.11.2 or verl 0.9.1 as an experiment of R³, and what has no counterpart.
@@ -263,7 +305,9 @@ def import_script(context: click.Context, words: tuple[str, ...]) -> None:
     """
     from r3_openrlhf.stack.shell_words import command_words
 
-    importer = importlib.import_module(f"r3_openrlhf.stack.{(context.info_name or '').replace('-', '_')}")
+    importer = importlib.import_module(
+        f"r3_openrlhf.stack.{(context.info_name or '').replace('-', '_')}"
+    )
     text, refused = importer.page(command_words(words, importer.MODULE, importer.NAME))
     click.echo(text, nl=False)
     if refused is not None:
@@ -277,11 +321,19 @@ main.add_command(import_script, "import-verl")
 @click.argument("run")
 @click.option("--step", type=int, help="The groups of this step.")
 @click.option("--uid", help="The groups of this problem; with --step the one group.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, with nothing rounded or cut.")
 @click.option(
-    "--rollouts", is_flag=True, help="Every rollout, or those of --step and --uid, as one JSON object a line."
+    "--json", "as_json", is_flag=True, help="One JSON object, with nothing rounded or cut."
 )
-@click.option("--held-out", is_flag=True, help="The kept responses to held-out problems, as one JSON object a line.")
+@click.option(
+    "--rollouts",
+    is_flag=True,
+    help="Every rollout, or those of --step and --uid, as one JSON object a line.",
+)
+@click.option(
+    "--held-out",
+    is_flag=True,
+    help="The kept responses to held-out problems, as one JSON object a line.",
+)
 @click.option("--effect", is_flag=True, help="What replay, reflection and ranking changed.")
 def show(
     run: str,
@@ -312,7 +364,9 @@ def show(
     directory, width = RunDirectory.open(run), shutil.get_terminal_size().columns
     in_a_pipe = not sys.stdout.isatty()
     if rollouts or held_out:
-        for rollout in directory.read_rollouts(step=step, uid_start=uid or "", held_out=held_out):
+        for rollout in directory.read_rollouts(
+            step=step, uid_start=uid or "", held_out=held_out
+        ):
             click.echo(json.dumps(rollout, ensure_ascii=False))
     elif effect:
         result = effect_of(directory)
@@ -321,15 +375,24 @@ def show(
         of_problem = group_report.group_rollouts(directory, step=step, uid=uid)
         click.echo(json.dumps({"uid": of_problem[0]["uid"], "rollouts": of_problem}))
     elif uid is not None and in_a_pipe:
-        click.echo(group_report.tab_separated(group_report.group_records(directory, step=step, uid=uid)), nl=False)
+        click.echo(
+            group_report.tab_separated(
+                group_report.group_records(directory, step=step, uid=uid)
+            ),
+            nl=False,
+        )
     elif uid is not None:
         click.echo(group_report.group_page(directory, step=step, uid=uid, width=width))
     elif step is None:
         _show_summary(directory, as_json=as_json)
     elif as_json:
-        click.echo(json.dumps({"step": step, "groups": group_report.step_groups(directory, step=step)}))
+        click.echo(
+            json.dumps({"step": step, "groups": group_report.step_groups(directory, step=step)})
+        )
     elif in_a_pipe:
-        click.echo(group_report.tab_separated(group_report.step_groups(directory, step=step)), nl=False)
+        click.echo(
+            group_report.tab_separated(group_report.step_groups(directory, step=step)), nl=False
+        )
     else:
         click.echo(group_report.step_page(directory, step=step, width=width))
 
@@ -344,7 +407,11 @@ def _print_plan(config: R3Config, *, as_json: bool, verbose: bool) -> None:
     for note in notes:
         click.echo(note, err=True)
     if as_json:
-        found = {"configuration": json.loads(config_to_json(config)), "platform": platform, "arguments": arguments}
+        found = {
+            "configuration": json.loads(config_to_json(config)),
+            "platform": platform,
+            "arguments": arguments,
+        }
         found["first_page"] = page.as_dict() if page is not None else None
         click.echo(without_secrets(json.dumps(found)))
     else:
@@ -355,13 +422,19 @@ def _print_plan(config: R3Config, *, as_json: bool, verbose: bool) -> None:
         return
     if not verbose:
         click.echo(
-            f"Nothing was started, on {platform}; -v also prints the configuration and OpenRLHF's arguments.", err=True
+            f"Nothing was started, on {platform}; -v also prints the configuration and OpenRLHF's arguments.",
+            err=True,
         )
         return
     click.echo(f"# configuration\n{without_secrets(config_to_yaml(config))}")
-    click.echo(f"# OpenRLHF's arguments, on {platform}\npython -m openrlhf.cli.train_ppo_ray", nl=False)
+    click.echo(
+        f"# OpenRLHF's arguments, on {platform}\npython -m openrlhf.cli.train_ppo_ray", nl=False
+    )
     for argument in arguments:
-        click.echo(f" \\\n  {argument}" if argument.startswith("--") else f" {shlex.quote(argument)}", nl=False)
+        click.echo(
+            f" \\\n  {argument}" if argument.startswith("--") else f" {shlex.quote(argument)}",
+            nl=False,
+        )
     click.echo()
 
 

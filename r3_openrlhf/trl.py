@@ -20,7 +20,16 @@ from torch import Tensor
 from trl import GRPOTrainer
 from trl.trainer.utils import pad, use_adapter
 
-from r3_openrlhf import R3, ConfigError, Context, HistoryStore, Rollout, RowPrompts, Verdict, uid_of
+from r3_openrlhf import (
+    R3,
+    ConfigError,
+    Context,
+    HistoryStore,
+    Rollout,
+    RowPrompts,
+    Verdict,
+    uid_of,
+)
 
 # Losses whose mean is over rows (T:3132, T:3146, T:3163): rows without tokens would lower it.
 ROW_MEANS = ("grpo", "sapo", "dr_grpo", "luspo")
@@ -63,33 +72,68 @@ class R3Trainer(GRPOTrainer):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.r3, self.correct_from = r3, correct_from
-        self.correct_by = correct_by or (self.reward_func_names[0] if len(self.reward_func_names) == 1 else None)
-        context = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 2**31
+        self.correct_by = correct_by or (
+            self.reward_func_names[0] if len(self.reward_func_names) == 1 else None
+        )
+        context = (
+            getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+            or 2**31
+        )
         longest = max_prompt_tokens or max(1, context - self.max_completion_length)
         attempt = r3.settings.reflection.max_attempt_tokens
-        self.render = render or RowPrompts(self._tokenizer, max_prompt_tokens=longest, max_attempt_tokens=attempt)
+        self.render = render or RowPrompts(
+            self._tokenizer, max_prompt_tokens=longest, max_attempt_tokens=attempt
+        )
         self._refuse()
         if r3.settings.replay.enabled:  # for A < 0 delta is the dual clip (T:3107)
             self.args.delta = r3.settings.replay.dual_clip or self.args.delta
 
     def _refuse(self) -> None:
-        args, settings, updates = self.args, self.r3.settings, self.args.gradient_accumulation_steps
+        args, settings, updates = (
+            self.args,
+            self.r3.settings,
+            self.args.gradient_accumulation_steps,
+        )
         replay, processes = settings.replay, self.accelerator.num_processes
-        dual_clip, shaped = replay.enabled and replay.dual_clip, replay.imported.weight not in ("clip", "ratio1")
+        dual_clip, shaped = (
+            replay.enabled and replay.dual_clip,
+            replay.imported.weight not in ("clip", "ratio1"),
+        )
         several = args.steps_per_generation * self.num_iterations % updates
         two_clips = dual_clip and args.delta not in (None, dual_clip)
         shared = self.num_generations % processes and settings.reflection.enabled
         other_sum = self.multi_objective_aggregation != "sum_then_normalize"
         for applies, what in (
-            (self.tools or self._is_vlm, "tools, environments and images; a row of the history is one turn of text"),
-            (self.mask_truncated_completions, "mask_truncated_completions, which hides the responses that are ranked"),
-            (several, f"steps_per_generation below {updates} gradient_accumulation_steps; one generation an update"),
-            (self.scale_rewards != "group", "scale_rewards; R3 makes the advantages, by advantage.function"),
-            (other_sum, "multi_objective_aggregation; R3 makes the advantages of the weighted sum"),
-            (two_clips, f"delta {args.delta} with replay.dual_clip {dual_clip}, which is delta here"),
+            (
+                self.tools or self._is_vlm,
+                "tools, environments and images; a row of the history is one turn of text",
+            ),
+            (
+                self.mask_truncated_completions,
+                "mask_truncated_completions, which hides the responses that are ranked",
+            ),
+            (
+                several,
+                f"steps_per_generation below {updates} gradient_accumulation_steps; one generation an update",
+            ),
+            (
+                self.scale_rewards != "group",
+                "scale_rewards; R3 makes the advantages, by advantage.function",
+            ),
+            (
+                other_sum,
+                "multi_objective_aggregation; R3 makes the advantages of the weighted sum",
+            ),
+            (
+                two_clips,
+                f"delta {args.delta} with replay.dual_clip {dual_clip}, which is delta here",
+            ),
             (settings.exploration.rrl.ratio, "exploration.rrl.ratio, which needs a critic"),
             (shaped, f"replay.imported.weight {replay.imported.weight}; use clip or ratio1"),
-            (shared, f"reflection groups of {self.num_generations} on {processes} processes; choose a multiple"),
+            (
+                shared,
+                f"reflection groups of {self.num_generations} on {processes} processes; choose a multiple",
+            ),
         ):
             if applies:
                 raise ConfigError(f"R3Trainer does not support {what}; leave it out")
@@ -107,7 +151,9 @@ class R3Trainer(GRPOTrainer):
             return super().train(*args, **kwargs)
         path = Path(self.args.output_dir) / "history.sqlite"
         path.parent.mkdir(parents=True, exist_ok=True)
-        with HistoryStore.open(path, limits=self.r3.settings.history, seed=self.r3.seed) as self.r3.history:
+        with HistoryStore.open(
+            path, limits=self.r3.settings.history, seed=self.r3.seed
+        ) as self.r3.history:
             try:
                 return super().train(*args, **kwargs)
             finally:
@@ -118,19 +164,30 @@ class R3Trainer(GRPOTrainer):
         return self._sampler
 
     def _state_file(self, directory: str | Path) -> Path:
-        return Path(directory) / f"r3_{self.accelerator.process_index}_of_{self.accelerator.num_processes}.pt"
+        return (
+            Path(directory)
+            / f"r3_{self.accelerator.process_index}_of_{self.accelerator.num_processes}.pt"
+        )
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Save what TRL has in no checkpoint (T:1543): the rows of a generation that later steps use."""
         history, steps = self.r3.history, self.args.steps_per_generation * self.num_iterations
-        directory = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
+        directory = (
+            Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
+        )
         directory.mkdir(parents=True, exist_ok=True)
-        state = {"step": self._step, "rows": self._buffered_inputs if self._step % steps else None}
+        state = {
+            "step": self._step,
+            "rows": self._buffered_inputs if self._step % steps else None,
+        }
         state["history"] = None if history is None else history.last_step
-        torch.save(state, self._state_file(directory))  # first: what transformers calls complete has it
+        # first: what transformers calls complete has it
+        torch.save(state, self._state_file(directory))
         super()._save_checkpoint(model, trial)
         if history is not None and history.last_step is not None:
-            kept = [int(path.name.split("-")[1]) for path in directory.parent.glob("checkpoint-*")]
+            kept = [
+                int(path.name.split("-")[1]) for path in directory.parent.glob("checkpoint-*")
+            ]
             history.set_rollback_floor(min(*kept, history.last_step, self.state.global_step))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -157,15 +214,26 @@ class R3Trainer(GRPOTrainer):
     # ── one generation ──
 
     def _calculate_rewards(self, *args: Any) -> Tensor:
-        self._rewards = super()._calculate_rewards(*args)  # [rows of all processes, reward functions]
+        # [rows of all processes, reward functions]
+        self._rewards = super()._calculate_rewards(*args)
         return self._rewards
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         if not self.model.training:
             return super()._generate_and_score_completions(inputs)
-        step, epoch, history = self.state.global_step, int(self.state.epoch or 0) + 1, self.r3.history
-        if history is not None and (history.last_step or 0) > step:  # a run that was resumed or started again
-            logger.warning("%s: the rollouts of the steps %d to %d go", history.path, step + 1, history.last_step)
+        step, epoch, history = (
+            self.state.global_step,
+            int(self.state.epoch or 0) + 1,
+            self.r3.history,
+        )
+        # a run that was resumed or started again
+        if history is not None and (history.last_step or 0) > step:
+            logger.warning(
+                "%s: the rollouts of the steps %d to %d go",
+                history.path,
+                step + 1,
+                history.last_step,
+            )
             self.r3.roll_back(step)
         reflections, metrics = self._reflections(inputs, step=step, epoch=epoch)
         rows, rollouts = self._sample(inputs, Context.PLAIN, step=step, epoch=epoch)
@@ -174,14 +242,20 @@ class R3Trainer(GRPOTrainer):
             self._metrics["train"], self._logs = defaultdict(list), copy.deepcopy(self._logs)
             context = Context.HINT if self.r3.settings.reflection.hint else Context.REFLECTION
             more = self._sample(reflections, context, step=step, epoch=epoch)
-            (self._metrics["train"], self._logs), rows, rollouts = kept, rows + more[0], rollouts + more[1]
+            (self._metrics["train"], self._logs), rows, rollouts = (
+                kept,
+                rows + more[0],
+                rollouts + more[1],
+            )
         entropies = self._measure(rows, rollouts)
         shares, more_metrics = self._mix(rollouts, entropies, step=step, epoch=epoch)
         for name, value in (metrics | more_metrics).items():
             self._metrics["train"][name].append(value)
         for share in shares:
             advantages = dict(entry for entry in share if isinstance(entry[0], int))
-            self._logs["advantages"].extend(advantages.get(i, math.nan) for i in range(len(inputs)))
+            self._logs["advantages"].extend(
+                advantages.get(i, math.nan) for i in range(len(inputs))
+            )
         return self._batch_of(rows, shares)
 
     def _reflections(
@@ -191,16 +265,26 @@ class R3Trainer(GRPOTrainer):
         if not self.r3.settings.reflection.enabled:
             return [], {}
         problems = [
-            SimpleNamespace(**row | {"uid": uid_of(row)}) for row in gather_object(inputs)[:: self.num_generations]
+            SimpleNamespace(**row | {"uid": uid_of(row)})
+            for row in gather_object(inputs)[:: self.num_generations]
         ]
         result: list[Any] = [None]
         if self.accelerator.is_main_process:
             prompts = self.r3.prompts(problems, step=step, epoch=epoch, render=self.render)
-            hard = [(one.place, one.prompt) for one in prompts if one.context is not Context.PLAIN]
+            hard = [
+                (one.place, one.prompt) for one in prompts if one.context is not Context.PLAIN
+            ]
             result = [(hard, prompts.metrics())]
         ((hard, metrics),) = broadcast_object_list(result)
-        rows = [{**vars(problems[i]), "prompt": prompt} for i, prompt in hard for _ in range(self.num_generations)]
-        start, share = self.accelerator.process_index, len(rows) // self.accelerator.num_processes
+        rows = [
+            {**vars(problems[i]), "prompt": prompt}
+            for i, prompt in hard
+            for _ in range(self.num_generations)
+        ]
+        start, share = (
+            self.accelerator.process_index,
+            len(rows) // self.accelerator.num_processes,
+        )
         return rows[start * share : (start + 1) * share], metrics
 
     def _sample(
@@ -209,15 +293,33 @@ class R3Trainer(GRPOTrainer):
         """Sample and grade by TRL: one response for each input."""
         output = super()._generate_and_score_completions(inputs)
         if "tool_mask" in output:
-            raise ConfigError("R3Trainer does not support a rollout_func that returns env_mask; leave it out")
+            raise ConfigError(
+                "R3Trainer does not support a rollout_func that returns env_mask; leave it out"
+            )
         first = self.accelerator.process_index * len(inputs)
         rows, rollouts = [], []
-        for i, (given, rewards_F) in enumerate(zip(inputs, self._rewards[first : first + len(inputs)], strict=True)):
-            prompt, response = output["prompt_mask"][i].bool(), output["completion_mask"][i].bool()
+        for i, (given, rewards_F) in enumerate(
+            zip(inputs, self._rewards[first : first + len(inputs)], strict=True)
+        ):
+            prompt, response = (
+                output["prompt_mask"][i].bool(),
+                output["completion_mask"][i].bool(),
+            )
             row = {key: output[key][i][prompt] for key in ("prompt_ids", "prompt_mask")}
-            row |= {key: output[key][i][response] for key in ("completion_ids", "completion_mask")}
-            for key in {"old_per_token_logps", "ref_per_token_logps", RATIO, SAMPLING} & output.keys():
-                row[key] = output[key][i][response] if len(output[key][i]) == len(response) else output[key][i]
+            row |= {
+                key: output[key][i][response] for key in ("completion_ids", "completion_mask")
+            }
+            for key in {
+                "old_per_token_logps",
+                "ref_per_token_logps",
+                RATIO,
+                SAMPLING,
+            } & output.keys():
+                row[key] = (
+                    output[key][i][response]
+                    if len(output[key][i]) == len(response)
+                    else output[key][i]
+                )
             rows.append(row)
             ids, deciding = (
                 row["completion_ids"].tolist(),
@@ -233,7 +335,9 @@ class R3Trainer(GRPOTrainer):
                 response_ids=np.array(ids, dtype=np.int32),
                 response_logprobs=np.zeros(len(ids), dtype=np.float32),  # _measure sets them
                 verdict=right if graded else Verdict.UNGRADED,
-                reward=float((rewards_F * self.reward_weights.to(rewards_F)).nansum()) if graded else None,
+                reward=float((rewards_F * self.reward_weights.to(rewards_F)).nansum())
+                if graded
+                else None,
                 truncated=not ended,
                 finish_reason="stop" if ended else "length",
                 policy_step=step,
@@ -248,23 +352,45 @@ class R3Trainer(GRPOTrainer):
         ranks, entropies = self.r3.settings.ranks_by_entropy, None
         sizes = [len(row["completion_ids"]) for row in rows]
         if ranks or "old_per_token_logps" not in rows[0]:
-            now_BT, entropy_BT = self._forward(self.model, self._padded(rows), compute_entropy=ranks)
-            entropies = [entropy_BT[i, :n].float().cpu().numpy() for i, n in enumerate(sizes)] if ranks else None
+            now_BT, entropy_BT = self._forward(
+                self.model, self._padded(rows), compute_entropy=ranks
+            )
+            entropies = (
+                [entropy_BT[i, :n].float().cpu().numpy() for i, n in enumerate(sizes)]
+                if ranks
+                else None
+            )
         for i, (row, rollout) in enumerate(zip(rows, rollouts, strict=True)):
-            row["now"] = row["old_per_token_logps"] if "old_per_token_logps" in row else now_BT[i, : sizes[i]]
+            row["now"] = (
+                row["old_per_token_logps"]
+                if "old_per_token_logps" in row
+                else now_BT[i, : sizes[i]]
+            )
             rollout.response_logprobs = row["now"].float().cpu().numpy()
         return entropies
 
     @torch.no_grad()
-    def _forward(self, model: Any, batch: Fields, *, compute_entropy: bool = False) -> tuple[Tensor, Any]:
+    def _forward(
+        self, model: Any, batch: Fields, *, compute_entropy: bool = False
+    ) -> tuple[Tensor, Any]:
         """Log-probs of the responses [rows, tokens], and their entropies."""
         ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
         mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
-        size = dict(logits_to_keep=batch["completion_ids"].size(1), batch_size=self.args.per_device_train_batch_size)
-        return self._get_per_token_logps_and_entropies(model, ids, mask, compute_entropy=compute_entropy, **size)[:2]
+        size = dict(
+            logits_to_keep=batch["completion_ids"].size(1),
+            batch_size=self.args.per_device_train_batch_size,
+        )
+        return self._get_per_token_logps_and_entropies(
+            model, ids, mask, compute_entropy=compute_entropy, **size
+        )[:2]
 
     def _mix(
-        self, rollouts: list[Rollout], entropies: list[np.ndarray] | None, *, step: int, epoch: int
+        self,
+        rollouts: list[Rollout],
+        entropies: list[np.ndarray] | None,
+        *,
+        step: int,
+        epoch: int,
     ) -> tuple[list[list[tuple[Any, Any]]], dict[str, float]]:
         """Mix the rows of all processes in the main one.
 
@@ -281,7 +407,9 @@ class R3Trainer(GRPOTrainer):
                 counts[one.context] += 1
             batch = self.r3.mix(everything, step=step, entropy=measured, groups=groups)
             self.r3.remember(everything, step=step, epoch=epoch)
-            shares: list[list[tuple[Any, Any]]] = [[] for _ in range(self.accelerator.num_processes)]
+            shares: list[list[tuple[Any, Any]]] = [
+                [] for _ in range(self.accelerator.num_processes)
+            ]
             for row in batch.trained:  # fresh ones first
                 if row.recalled:
                     min(shares, key=len).append((batch.prompt_ids_of(row), row))
@@ -293,7 +421,9 @@ class R3Trainer(GRPOTrainer):
 
     # ── what TRL trains ──
 
-    def _batch_of(self, rows: list[Fields], shares: list[list[tuple[Any, Any]]]) -> dict[str, Any]:
+    def _batch_of(
+        self, rows: list[Fields], shares: list[list[tuple[Any, Any]]]
+    ) -> dict[str, Any]:
         """Return the rows of this process's update. TRL cuts them into equal steps and drops what
         is left over (U:1057), so rows without tokens fill every process up to the same multiple."""
         steps, num_rows = self.args.steps_per_generation, sum(map(len, shares))
@@ -303,24 +433,39 @@ class R3Trainer(GRPOTrainer):
         filler = shortest | {"completion_mask": torch.zeros_like(shortest["completion_mask"])}
         trained, advantages = [filler] * width, torch.zeros(width)
         for place, (which, value) in enumerate(shares[self.accelerator.process_index]):
-            trained[place] = rows[which] if isinstance(value, float) else self._stored_fields(which, value, rows[0])
+            trained[place] = (
+                rows[which]
+                if isinstance(value, float)
+                else self._stored_fields(which, value, rows[0])
+            )
             advantages[place] = value if isinstance(value, float) else value.advantage
         batch: dict[str, Any] = self._padded(trained)
         batch["advantages"] = advantages.to(self.accelerator.device)
-        batch["num_items_in_batch"] = self.accelerator.gather(batch["completion_mask"].sum()).sum()
-        if "old_per_token_logps" in rows[0] or any(row.old_logprobs is not None for row in stored):
+        batch["num_items_in_batch"] = self.accelerator.gather(
+            batch["completion_mask"].sum()
+        ).sum()
+        if "old_per_token_logps" in rows[0] or any(
+            row.old_logprobs is not None for row in stored
+        ):
             # of all rows or of none (T:3065); every process makes the same passes, as shards of a model need
             today: Any = (
-                self._forward(self.model, batch)[0] if any(row.old_logprobs is None for row in stored) else None
+                self._forward(self.model, batch)[0]
+                if any(row.old_logprobs is None for row in stored)
+                else None
             )
             old = [
-                row["now"] if "now" in row else today[i, : len(row["completion_ids"])] for i, row in enumerate(trained)
+                row["now"] if "now" in row else today[i, : len(row["completion_ids"])]
+                for i, row in enumerate(trained)
             ]
-            batch["old_per_token_logps"] = pad(old, 0.0, pad_to_multiple_of=self.pad_to_multiple_of)
+            batch["old_per_token_logps"] = pad(
+                old, 0.0, pad_to_multiple_of=self.pad_to_multiple_of
+            )
         if self.beta != 0.0 and stored:
             batch["ref_per_token_logps"] = self._reference(batch)
         if self.loss_type in ROW_MEANS and 0 < num_rows < width * len(shares):
-            batch["r3_scale"] = torch.tensor(width * len(shares) / num_rows, device=self.accelerator.device)
+            batch["r3_scale"] = torch.tensor(
+                width * len(shares) / num_rows, device=self.accelerator.device
+            )
         return batch
 
     def _stored_fields(self, prompt_ids: np.ndarray, row: Any, like: Fields) -> Fields:
@@ -329,11 +474,19 @@ class R3Trainer(GRPOTrainer):
         if not row.rollout.has_logprobs:  # imported
             logprobs = np.zeros(len(ids), dtype=np.float32)
         fields = {"prompt_ids": prompt_ids, "prompt_mask": np.ones(len(prompt_ids))}
-        fields |= {"completion_ids": ids, "completion_mask": np.ones(len(ids)), SAMPLING: logprobs}
+        fields |= {
+            "completion_ids": ids,
+            "completion_mask": np.ones(len(ids)),
+            SAMPLING: logprobs,
+        }
         fields[RATIO] = np.ones(1 if self._one_ratio else len(ids))
         if row.old_logprobs is not None:
             fields["now"] = logprobs
-        return {key: torch.as_tensor(value).to(like[key]) for key, value in fields.items() if key in like}
+        return {
+            key: torch.as_tensor(value).to(like[key])
+            for key, value in fields.items()
+            if key in like
+        }
 
     @property
     def _one_ratio(self) -> bool:
@@ -352,7 +505,9 @@ class R3Trainer(GRPOTrainer):
             (RATIO, "right", 1.0),
         ):
             if all(key in row for row in rows):
-                batch[key] = pad([row[key] for row in rows], fill, side, self.pad_to_multiple_of)
+                batch[key] = pad(
+                    [row[key] for row in rows], fill, side, self.pad_to_multiple_of
+                )
         if RATIO in batch and self._one_ratio:
             batch[RATIO] = batch[RATIO][:, :1]
         return batch

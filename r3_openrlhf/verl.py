@@ -24,7 +24,16 @@ from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.tensordict_utils import assign_non_tensor_stack, list_of_dict_to_tensordict
 
-from r3_openrlhf import R3, ConfigError, Context, HistoryStore, Rollout, RowPrompts, Verdict, uid_of
+from r3_openrlhf import (
+    R3,
+    ConfigError,
+    Context,
+    HistoryStore,
+    Rollout,
+    RowPrompts,
+    Verdict,
+    uid_of,
+)
 
 
 @register_trainer("r3")
@@ -35,15 +44,20 @@ class R3PPOTrainer(PPOTrainerSync):
         ConfigError: an option of verl or of R3Settings that this trainer cannot carry."""
 
     def __init__(self, config: Any) -> None:
-        options: Any = OmegaConf.to_container(config.get("r3", OmegaConf.create()), resolve=True)
+        options: Any = OmegaConf.to_container(
+            config.get("r3", OmegaConf.create()), resolve=True
+        )
         self.correct_from, seed = options.pop("correct_from", 1.0), options.pop("seed", 0)
         self.r3 = R3(options, seed=seed)
         refuse(config, self.r3)
-        config.trainer.v1.trainer_mode = "sync"  # the word that verl's branches ask for (B:145, B:1499)
+        config.trainer.v1.trainer_mode = (
+            "sync"  # the word that verl's branches ask for (B:145, B:1499)
+        )
         if self.r3.settings.replay.enabled:
             config.actor_rollout_ref.actor.clip_ratio_c = self.r3.settings.replay.dual_clip
         super().__init__(config)
-        self.problem_of: dict[str, tuple[str, Context]] = {}  # verl's uid, new at each draw (B:1476)
+        # verl's uid, new at each draw (B:1476)
+        self.problem_of: dict[str, tuple[str, Context]] = {}
         self.advantages: list[float] = []  # of the batch's rows, in its order
         ADV_ESTIMATOR_REGISTRY["r3"] = self.estimate
 
@@ -53,7 +67,9 @@ class R3PPOTrainer(PPOTrainerSync):
         super()._load_checkpoint()
         directory = Path(self.config.trainer.default_local_dir)
         directory.mkdir(parents=True, exist_ok=True)
-        history = HistoryStore.open(directory / "history.sqlite", limits=self.r3.settings.history, seed=self.r3.seed)
+        history = HistoryStore.open(
+            directory / "history.sqlite", limits=self.r3.settings.history, seed=self.r3.seed
+        )
         if (history.last_step or 0) < self.global_steps:
             ends = f"{history.path} ends at step {history.last_step}, before the checkpoint's {self.global_steps}"
             raise ConfigError(f"{ends}; put the history of that run there")
@@ -64,7 +80,9 @@ class R3PPOTrainer(PPOTrainerSync):
         super()._save_checkpoint()
         folders = Path(self.config.trainer.default_local_dir).glob("global_step_*")
         assert self.r3.history is not None
-        self.r3.history.set_rollback_floor(min(int(folder.name.rpartition("_")[2]) for folder in folders))
+        self.r3.history.set_rollback_floor(
+            min(int(folder.name.rpartition("_")[2]) for folder in folders)
+        )
 
     # ── reflection ──
 
@@ -72,10 +90,17 @@ class R3PPOTrainer(PPOTrainerSync):
         """verl's prompts; those of reflection groups take the turns of the last problems that are not hard."""
         batch = super()._fetch_one_gen_batch()
         prompts = [list(prompt) for prompt in batch["raw_prompt"]]
-        problems = [SimpleNamespace(uid=uid_of({"prompt": prompt}), prompt=prompt) for prompt in prompts]
-        size, attempt = self.config.data.max_prompt_length, self.r3.settings.reflection.max_attempt_tokens
+        problems = [
+            SimpleNamespace(uid=uid_of({"prompt": prompt}), prompt=prompt) for prompt in prompts
+        ]
+        size, attempt = (
+            self.config.data.max_prompt_length,
+            self.r3.settings.reflection.max_attempt_tokens,
+        )
         render = RowPrompts(self.tokenizer, max_prompt_tokens=size, max_attempt_tokens=attempt)
-        asked = self.r3.prompts(problems, step=self.global_steps - 1, epoch=self.epoch, render=render)
+        asked = self.r3.prompts(
+            problems, step=self.global_steps - 1, epoch=self.epoch, render=render
+        )
         hard = [one for one in asked if one.context is not Context.PLAIN]
         free = sorted(set(range(len(problems))) - {one.place for one in hard}, reverse=True)
         rows, contexts = list(range(len(problems))), [Context.PLAIN] * len(problems)
@@ -100,7 +125,9 @@ class R3PPOTrainer(PPOTrainerSync):
         """Recall before verl counts tokens, and write stored rows over those that give way."""
         fields = ["prompts", "responses", "response_mask", "rm_scores", "rollout_log_probs"]
         rows = self._rows(batch, fields)
-        self.rollouts = [self._rollout(key, *row) for key, row in zip(batch.keys, rows, strict=True)]
+        self.rollouts = [
+            self._rollout(key, *row) for key, row in zip(batch.keys, rows, strict=True)
+        ]
         groups = [key.rsplit("_", 2)[0] for key in batch.keys]
         self.mixed = self.r3.recall(self.rollouts, step=self.global_steps - 1, groups=groups)
         self.keys = list(batch.keys)  # of the rollouts; verl reorders the batch
@@ -108,7 +135,9 @@ class R3PPOTrainer(PPOTrainerSync):
         for group in self.mixed.groups:
             leaving = [i for i in group.rows if not self.mixed.rows[i].trained]
             for place, recalled in zip(leaving, group.recalled, strict=True):
-                self.stored[self.keys[self.mixed.rows[place].fresh_source]] = self.mixed.rows[recalled]
+                self.stored[self.keys[self.mixed.rows[place].fresh_source]] = self.mixed.rows[
+                    recalled
+                ]
         for i, key in enumerate(batch.keys):
             if key in self.stored:
                 self._write(batch, i, self.stored[key])
@@ -116,14 +145,23 @@ class R3PPOTrainer(PPOTrainerSync):
 
     def _rows(self, batch: Any, fields: list[str]) -> list[tuple[Any, ...]]:
         """Return these fields of each row, [tokens] each."""
-        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
+        data = tq.kv_batch_get(
+            keys=batch.keys, partition_id=batch.partition_id, select_fields=fields
+        )
         return list(zip(*(data[field].unbind() for field in fields), strict=True))
 
-    def _rollout(self, key: str, prompt: Any, response: Any, mask: Any, scores: Any, logprobs: Any) -> Rollout:
+    def _rollout(
+        self, key: str, prompt: Any, response: Any, mask: Any, scores: Any, logprobs: Any
+    ) -> Rollout:
         uid, context = self.problem_of[key.rsplit("_", 2)[0]]
         if not mask.all() or not key.endswith("_0"):
-            raise ConfigError("r3_openrlhf.verl does not support several turns; use a single-turn agent loop")
-        reward, is_long = float(scores.sum()), len(response) >= self.config.data.max_response_length
+            raise ConfigError(
+                "r3_openrlhf.verl does not support several turns; use a single-turn agent loop"
+            )
+        reward, is_long = (
+            float(scores.sum()),
+            len(response) >= self.config.data.max_response_length,
+        )
         truncated = is_long and response[-1] != self.tokenizer.eos_token_id
         return Rollout(
             uid=uid,
@@ -146,26 +184,47 @@ class R3PPOTrainer(PPOTrainerSync):
         ids, scores = torch.cat([prompt, response]), torch.zeros(len(response))
         scores[-1] = row.outcome_reward
         mask = torch.ones_like(response)
-        fields = dict(prompts=prompt, responses=response, input_ids=ids, position_ids=torch.arange(len(ids)))
+        fields = dict(
+            prompts=prompt,
+            responses=response,
+            input_ids=ids,
+            position_ids=torch.arange(len(ids)),
+        )
         fields |= dict(response_mask=mask, loss_mask=mask, rm_scores=scores)
-        logprobs = row.rollout.response_logprobs if row.rollout.has_logprobs else np.zeros(len(mask), np.float32)
+        logprobs = (
+            row.rollout.response_logprobs
+            if row.rollout.has_logprobs
+            else np.zeros(len(mask), np.float32)
+        )
         fields["rollout_log_probs"] = torch.as_tensor(logprobs)
-        batch.tags[place] |= dict(prompt_len=len(prompt), response_len=len(response), seq_len=len(ids))
+        batch.tags[place] |= dict(
+            prompt_len=len(prompt), response_len=len(response), seq_len=len(ids)
+        )
         self._put(batch, {batch.keys[place]: fields})
 
     def _put(self, batch: Any, rows: dict[str, dict[str, Any]]) -> None:
         tags = [batch.tags[batch.keys.index(key)] for key in rows]
         fields = list_of_dict_to_tensordict(list(rows.values()))
-        tq.kv_batch_put(keys=list(rows), partition_id=batch.partition_id, fields=fields, tags=tags)
+        tq.kv_batch_put(
+            keys=list(rows), partition_id=batch.partition_id, fields=fields, tags=tags
+        )
 
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """verl's pass, which has the entropies; then the stored log-probs, and the advantages."""
         batch = super()._compute_old_log_prob(batch, metrics)
-        today = dict(zip(batch.keys, self._rows(batch, ["old_log_probs", "entropy"]), strict=True))
+        today = dict(
+            zip(batch.keys, self._rows(batch, ["old_log_probs", "entropy"]), strict=True)
+        )
         own = {}
         for key, row in self.stored.items():
-            logprobs = today[key][0] if row.old_logprobs is None else torch.as_tensor(row.old_logprobs)
-            own[key] = {"old_log_probs": logprobs, "rollout_log_probs": logprobs}  # its correction is 1
+            logprobs = (
+                today[key][0] if row.old_logprobs is None else torch.as_tensor(row.old_logprobs)
+            )
+            # its correction is 1
+            own[key] = {
+                "old_log_probs": logprobs,
+                "rollout_log_probs": logprobs,
+            }
         if own:
             self._put(batch, own)
         entropies: list[np.ndarray] = [today[key][1].float().numpy() for key in self.keys]
@@ -175,16 +234,23 @@ class R3PPOTrainer(PPOTrainerSync):
         return batch
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        advantages = {self.keys[row.fresh_source]: row.advantage for row in self.mixed.trained if not row.recalled}
+        advantages = {
+            self.keys[row.fresh_source]: row.advantage
+            for row in self.mixed.trained
+            if not row.recalled
+        }
         advantages |= {key: row.advantage for key, row in self.stored.items()}
-        self.advantages = [advantages.get(key, 0.0) for key in batch.keys]  # 0: a row that fills up, or is in no group
+        # 0: a row that fills up, or is in no group
+        self.advantages = [advantages.get(key, 0.0) for key in batch.keys]
         step = self.global_steps - 1
         metrics.update(self.r3.metrics(self.mixed, step=step))
         self.r3.remember(self.rollouts, step=step, epoch=self.epoch)
         self.problem_of.clear()
         return super()._compute_advantage(batch, metrics)
 
-    def estimate(self, *, response_mask: torch.Tensor, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def estimate(
+        self, *, response_mask: torch.Tensor, **_: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """verl's estimator `r3`: the advantage of each row on all its tokens, [rows, tokens], twice."""
         advantages_BT = torch.tensor(self.advantages)[:, None] * response_mask
         return advantages_BT, advantages_BT
@@ -192,12 +258,26 @@ class R3PPOTrainer(PPOTrainerSync):
 
 def refuse(config: Any, r3: R3) -> None:
     """ConfigError: what verl cannot carry, by name."""
-    rollout, actor, algorithm = config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor, config.algorithm
+    rollout, actor, algorithm = (
+        config.actor_rollout_ref.rollout,
+        config.actor_rollout_ref.actor,
+        config.algorithm,
+    )
     replay, is_set = r3.settings.replay, partial(OmegaConf.select, config)
-    own_clip = replay.enabled and actor.clip_ratio_c not in (3.0, replay.dual_clip)  # 3.0: verl's default
+    # 3.0: verl's default
+    own_clip = replay.enabled and actor.clip_ratio_c not in (
+        3.0,
+        replay.dual_clip,
+    )
     for applies, what in (
-        (algorithm.adv_estimator != "r3", f"algorithm.adv_estimator={algorithm.adv_estimator}; use r3"),
-        (not rollout.calculate_log_probs, "rollout.calculate_log_probs=False; the history stores them"),
+        (
+            algorithm.adv_estimator != "r3",
+            f"algorithm.adv_estimator={algorithm.adv_estimator}; use r3",
+        ),
+        (
+            not rollout.calculate_log_probs,
+            "rollout.calculate_log_probs=False; the history stores them",
+        ),
         (
             is_set("algorithm.rollout_correction.bypass_mode"),
             "rollout_correction.bypass_mode, which measures no entropies",
@@ -206,16 +286,43 @@ def refuse(config: Any, r3: R3) -> None:
             is_set("algorithm.filter_groups.enable"),
             "algorithm.filter_groups, which drops the groups that replay repairs",
         ),
-        (is_set("distillation.enabled"), "distillation.enabled; stored rows have no log-probs of a teacher"),
-        (algorithm.use_kl_in_reward, "algorithm.use_kl_in_reward; use actor_rollout_ref.actor.use_kl_loss"),
-        (rollout.get("enable_rollout_routing_replay"), "enable_rollout_routing_replay; stored rows have no routes"),
-        (own_clip, f"actor.clip_ratio_c={actor.clip_ratio_c}; here r3.replay.dual_clip={replay.dual_clip} sets it"),
-        (replay.enabled and not replay.dual_clip, "r3.replay.dual_clip=null; verl's loss always has a bound"),
-        (replay.enabled and replay.mode != "replace", "r3.replay.mode=add; use replace, verl fills up mini-batches"),
-        (replay.enabled and replay.k >= rollout.n, f"r3.replay.k={replay.k} with rollout.n={rollout.n}; use less"),
-        (replay.rehearse.share, "r3.replay.rehearse, whose rows would fill up whole mini-batches"),
+        (
+            is_set("distillation.enabled"),
+            "distillation.enabled; stored rows have no log-probs of a teacher",
+        ),
+        (
+            algorithm.use_kl_in_reward,
+            "algorithm.use_kl_in_reward; use actor_rollout_ref.actor.use_kl_loss",
+        ),
+        (
+            rollout.get("enable_rollout_routing_replay"),
+            "enable_rollout_routing_replay; stored rows have no routes",
+        ),
+        (
+            own_clip,
+            f"actor.clip_ratio_c={actor.clip_ratio_c}; here r3.replay.dual_clip={replay.dual_clip} sets it",
+        ),
+        (
+            replay.enabled and not replay.dual_clip,
+            "r3.replay.dual_clip=null; verl's loss always has a bound",
+        ),
+        (
+            replay.enabled and replay.mode != "replace",
+            "r3.replay.mode=add; use replace, verl fills up mini-batches",
+        ),
+        (
+            replay.enabled and replay.k >= rollout.n,
+            f"r3.replay.k={replay.k} with rollout.n={rollout.n}; use less",
+        ),
+        (
+            replay.rehearse.share,
+            "r3.replay.rehearse, whose rows would fill up whole mini-batches",
+        ),
         (r3.settings.exploration.rrl.ratio, "r3.exploration.rrl, which needs a critic"),
-        (replay.imported.weight not in ("clip", "ratio1"), "r3.replay.imported.weight; use clip or ratio1"),
+        (
+            replay.imported.weight not in ("clip", "ratio1"),
+            "r3.replay.imported.weight; use clip or ratio1",
+        ),
     ):
         if applies:
             raise ConfigError(f"r3_openrlhf.verl does not support {what}")

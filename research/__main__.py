@@ -15,7 +15,10 @@ MODEL = "making the model"
 DIRECTORY = click.Path(path_type=Path, file_okay=False)
 of_run = click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 of_experiment = click.option(
-    "--experiment", default="lab", show_default=True, help="A file of research/experiments or configs/experiment."
+    "--experiment",
+    default="lab",
+    show_default=True,
+    help="A file of research/experiments or configs/experiment.",
 )
 of_model = click.option(
     "--model",
@@ -23,7 +26,9 @@ of_model = click.option(
     help="A Hugging Face directory, like RUN/final_model; default: model.path.",
 )
 as_json_too = click.option("--json", "as_json", is_flag=True, help="The numbers as JSON.")
-as_tuning = click.option("--tuning", is_flag=True, help="Of runs that choose a rate, and are not reported.")
+as_tuning = click.option(
+    "--tuning", is_flag=True, help="Of runs that choose a rate, and are not reported."
+)
 
 
 class ErrorsAreSentences(click.Group):
@@ -64,7 +69,8 @@ def train(settings: tuple[str, ...], experiment: str) -> None:
     from research.loop import Lab
 
     config = load(experiment, list(settings))
-    RunDirectory(config.run_dir).check(config)  # before the model, which takes a minute to build
+    # before the model, which takes a minute to build
+    RunDirectory(config.run_dir).check(config)
     with _display() as display:
         display.phase(MODEL)
         lab = Lab(config)
@@ -80,7 +86,9 @@ def train(settings: tuple[str, ...], experiment: str) -> None:
 @of_run
 @of_experiment
 @click.option(
-    "--arms", default=None, help="Comma-separated presets of configs/algo, ablations or controls (docs/lab.md)."
+    "--arms",
+    default=None,
+    help="Comma-separated presets of configs/algo, ablations or controls (docs/lab.md).",
 )
 @click.option(
     "--arm",
@@ -90,8 +98,20 @@ def train(settings: tuple[str, ...], experiment: str) -> None:
     help="An arm with settings of its own, like its learning rate; may be repeated.",
 )
 @click.option("--seeds", default=None, help="Comma-separated whole numbers.")
-@click.option("--jobs", default=2, show_default=True, type=click.IntRange(min=1), help="Runs at the same time.")
-@click.option("--out", type=DIRECTORY, default="runs/lab", show_default=True, help="Directory of the run directories.")
+@click.option(
+    "--jobs",
+    default=2,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Runs at the same time.",
+)
+@click.option(
+    "--out",
+    type=DIRECTORY,
+    default="runs/lab",
+    show_default=True,
+    help="Directory of the run directories.",
+)
 @click.option(
     "--evidence",
     "keep",
@@ -144,9 +164,17 @@ def study(
 @of_run
 @of_experiment
 @of_model
-@click.option("--n", default=16, show_default=True, type=click.IntRange(min=2), help="Responses per problem.")
+@click.option(
+    "--n",
+    default=16,
+    show_default=True,
+    type=click.IntRange(min=2),
+    help="Responses per problem.",
+)
 @as_json_too
-def controls(settings: tuple[str, ...], experiment: str, model: str | None, n: int, as_json: bool) -> None:
+def controls(
+    settings: tuple[str, ...], experiment: str, model: str | None, n: int, as_json: bool
+) -> None:
     """Compare reflection with resampling, and the entropy rank with later outcomes, on held-out problems."""
     import tempfile
     from dataclasses import asdict
@@ -164,13 +192,20 @@ def controls(settings: tuple[str, ...], experiment: str, model: str | None, n: i
         if not labels:
             raise ConfigError("held_out.path is not set; the controls need held-out problems")
         display.phase(f"reflection against resampling, {len(labels)} problems")
-        reflection = reflection_against_resampling(policy, labels, n=n, hard_below=config.reflection.threshold)
+        reflection = reflection_against_resampling(
+            policy, labels, n=n, hard_below=config.reflection.threshold
+        )
         display.phase(f"entropy rank against outcome, {len(labels)} problems")
-        estimates = {"reflection": reflection, "entropy_rank": entropy_rank_against_outcome(policy, labels, n=n)}
+        estimates = {
+            "reflection": reflection,
+            "entropy_rank": entropy_rank_against_outcome(policy, labels, n=n),
+        }
     if as_json:
         click.echo(json.dumps(estimates, default=asdict))
         return
-    click.echo("| control | quantity | mean over problems [95% interval] | problems |\n|---|---|---|---|")
+    click.echo(
+        "| control | quantity | mean over problems [95% interval] | problems |\n|---|---|---|---|"
+    )
     for name, intervals in estimates.items():
         for quantity, interval in intervals.items():
             click.echo(f"| {name} | {quantity} | {interval} | {interval.num_problems} |")
@@ -180,9 +215,17 @@ def controls(settings: tuple[str, ...], experiment: str, model: str | None, n: i
 @of_run
 @of_experiment
 @of_model
-@click.option("--n", default=4, show_default=True, type=click.IntRange(min=1), help="Groups for each problem.")
+@click.option(
+    "--n",
+    default=4,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Groups for each problem.",
+)
 @as_json_too
-def shares(settings: tuple[str, ...], experiment: str, model: str | None, n: int, as_json: bool) -> None:
+def shares(
+    settings: tuple[str, ...], experiment: str, model: str | None, n: int, as_json: bool
+) -> None:
     """Shares of all-wrong and all-right groups and of truncated responses on the training problems, before training; and in a
     world that knows the right steps, the share of right answers that are earned."""
     from dataclasses import asdict
@@ -207,15 +250,38 @@ def shares(settings: tuple[str, ...], experiment: str, model: str | None, n: int
 
 @main.command()
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--variants", default="history,state", show_default=True, help="Keys are remembered, or shown.")
-@click.option("--arms", default=None, help="Comma-separated; default: all of them (docs/agents.md).")
-@click.option("--policy", default="table", show_default=True, type=click.Choice(("table", "network")))
-@click.option("--seeds", default=10, show_default=True, type=click.IntRange(min=1), help="Runs of each arm.")
-@click.option("--first-seed", default=1, show_default=True, help="To tune on seeds that are not reported.")
-@click.option("--tokens", default=None, type=click.IntRange(min=1), help="Generated tokens of a run.")
+@click.option(
+    "--variants",
+    default="history,state",
+    show_default=True,
+    help="Keys are remembered, or shown.",
+)
+@click.option(
+    "--arms", default=None, help="Comma-separated; default: all of them (docs/agents.md)."
+)
+@click.option(
+    "--policy", default="table", show_default=True, type=click.Choice(("table", "network"))
+)
+@click.option(
+    "--seeds",
+    default=10,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Runs of each arm.",
+)
+@click.option(
+    "--first-seed", default=1, show_default=True, help="To tune on seeds that are not reported."
+)
+@click.option(
+    "--tokens", default=None, type=click.IntRange(min=1), help="Generated tokens of a run."
+)
 @click.option("--learning-rate", default=None, type=click.FloatRange(min=0, min_open=True))
 @click.option(
-    "--out", type=DIRECTORY, default="runs/lab_agents", show_default=True, help="Runs in it are not repeated."
+    "--out",
+    type=DIRECTORY,
+    default="runs/lab_agents",
+    show_default=True,
+    help="Runs in it are not repeated.",
 )
 @as_json_too
 def agents(
@@ -254,14 +320,18 @@ def agents(
             recipe=Recipe.parse(settings),
             tokens=tokens or TOKENS,
             learning_rate=learning_rate,
-            progress=lambda number, of: display.progress(number, f"{number} of {of} runs ended"),
+            progress=lambda number, of: display.progress(
+                number, f"{number} of {of} runs ended"
+            ),
         )
     click.echo("\n".join(json.dumps(asdict(run)) for run in runs) if as_json else table(runs))
 
 
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--add", type=DIRECTORY, help="Put the runs of `agents --out DIRECTORY` into FILE first.")
+@click.option(
+    "--add", type=DIRECTORY, help="Put the runs of `agents --out DIRECTORY` into FILE first."
+)
 def agents_evidence(file: Path, add: Path | None) -> None:
     """Compare the runs of the lab for agents in a file: each arm at its own rate, and all at equal rates."""
     from research import agents_evidence as evidence_of_agents
@@ -269,14 +339,21 @@ def agents_evidence(file: Path, add: Path | None) -> None:
 
     runs = evidence_of_agents.read(file) if file.is_file() else []
     if add is not None:
-        more = (AgentRun(**json.loads(path.read_text(encoding="utf-8"))) for path in sorted(add.glob("*.json")))
+        more = (
+            AgentRun(**json.loads(path.read_text(encoding="utf-8")))
+            for path in sorted(add.glob("*.json"))
+        )
         runs = evidence_of_agents.write(file, runs, more)
     click.echo(evidence_of_agents.tables(runs))
 
 
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--reference", metavar="ARM", help="The arm that the others are compared with. [default: grpo]")
+@click.option(
+    "--reference",
+    metavar="ARM",
+    help="The arm that the others are compared with. [default: grpo]",
+)
 @as_tuning
 @click.option(
     "--add",
@@ -286,9 +363,16 @@ def agents_evidence(file: Path, add: Path | None) -> None:
     help="A run of `r3 train` that has finished is put into FILE first. May be given several times.",
 )
 @click.option(
-    "--without", multiple=True, type=int, metavar="SEED", help="Leave this seed out. May be given several times."
+    "--without",
+    multiple=True,
+    type=int,
+    metavar="SEED",
+    help="Leave this seed out. May be given several times.",
 )
-@click.option("--arms", help="Compare these alone, up to the tokens that all of theirs have; commas between them.")
+@click.option(
+    "--arms",
+    help="Compare these alone, up to the tokens that all of theirs have; commas between them.",
+)
 def evidence(
     file: Path,
     reference: str | None,
@@ -309,7 +393,9 @@ def evidence(
     for run in add:
         files.add(file, RunDirectory.open(run), tuning=tuning)
     chosen = arms.split(",") if arms else ()
-    regime = files.read_regime(file, tuning=tuning, without=without, arms=chosen, reference=reference)
+    regime = files.read_regime(
+        file, tuning=tuning, without=without, arms=chosen, reference=reference
+    )
     click.echo(files.regime_table(regime))
 
 

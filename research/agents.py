@@ -36,7 +36,11 @@ if TYPE_CHECKING:
     from research.agents_network import NetworkPolicy
 
 POLICIES = ("table", "network")
-VARIANTS = ("history", "state")  # is what is best a matter of the history, or of the current state alone?
+# is what is best a matter of the history, or of the current state alone?
+VARIANTS = (
+    "history",
+    "state",
+)
 REPLAYS = ("hgpo_k2_replay",)
 LEARNING_RATES = {"table": 5.0, "network": 3e-3}
 DEEPEST = 4  # level up to which lone steps are counted
@@ -54,7 +58,8 @@ class AgentRun:
     learning_rate: float
     tokens: list[int] = field(default_factory=list)  # generated before each step
     success: list[float] = field(default_factory=list)  # of the trajectories of each step
-    alone: list[float] = field(default_factory=list)  # share of steps in groups of one, by level; mean over steps
+    # share of steps in groups of one, by level; mean over steps
+    alone: list[float] = field(default_factory=list)
     collapsed: float = 0.0  # share of task groups that all failed or all succeeded
     recalled: int = 0  # trajectories
     policy: str = "table"
@@ -64,7 +69,9 @@ class AgentRun:
     def area(self) -> float:
         """Mean success rate over the generated tokens (trapezoids)."""
         points = list(zip(self.tokens, self.success, strict=True))
-        parts = [(b - a) * (p + q) / 2 for (a, p), (b, q) in zip(points, points[1:], strict=False)]
+        parts = [
+            (b - a) * (p + q) / 2 for (a, p), (b, q) in zip(points, points[1:], strict=False)
+        ]
         return sum(parts) / (self.tokens[-1] - self.tokens[0])
 
     @property
@@ -85,14 +92,20 @@ def recall(group: list[Played], stored: Sequence[Played], rng: random.Random) ->
     return rng.choice(list(stored))
 
 
-def make_policy(kind: str, *, variant: str, seed: int, recipe: Recipe) -> TablePolicy | NetworkPolicy:
+def make_policy(
+    kind: str, *, variant: str, seed: int, recipe: Recipe
+) -> TablePolicy | NetworkPolicy:
     """Make the policy with which a run begins. ConfigError: no such kind, or a network whose tasks share nothing."""
     if kind not in POLICIES:
-        raise ConfigError(f"the policy {quoted(kind)} does not exist; known: {', '.join(POLICIES)}")
+        raise ConfigError(
+            f"the policy {quoted(kind)} does not exist; known: {', '.join(POLICIES)}"
+        )
     if kind == "table":
         return TablePolicy(recipe.forgets, shared=recipe.shared)
     if not recipe.shared:
-        raise ConfigError("shared=false needs --policy table: all that a network learns holds in every task")
+        raise ConfigError(
+            "shared=false needs --policy table: all that a network learns holds in every task"
+        )
     from research.agents_network import imitator  # with torch
 
     return imitator(seed, shows_keys=variant == "state", forgets=recipe.forgets)
@@ -114,7 +127,9 @@ def train(
     ConfigError: no such variant, arm, policy or key of `recipe.settings`.
     """
     if variant not in VARIANTS:
-        raise ConfigError(f"the variant {quoted(variant)} does not exist; known: {', '.join(VARIANTS)}")
+        raise ConfigError(
+            f"the variant {quoted(variant)} does not exist; known: {', '.join(VARIANTS)}"
+        )
     recipe = recipe or Recipe()
     settings, num = agents_config(arm, recipe.settings), recipe.trajectories
     rng = random.Random(f"{variant}/{seed}")
@@ -128,7 +143,9 @@ def train(
         fresh: list[Played] = []
         before = generated
         for task in rng.sample(range(NUM_TASKS), TASKS):
-            group = player.play_group(settings, seed=task, num=num, shows_keys=variant == "state", rng=rng)
+            group = player.play_group(
+                settings, seed=task, num=num, shows_keys=variant == "state", rng=rng
+            )
             fresh += group
             num_right = sum(bool(played.trajectory.success) for played in group)
             collapsed += num_right in (0, num)
@@ -139,14 +156,20 @@ def train(
             run.recalled += recalled is not None
             advantages = advantages_of([played.trajectory for played in members], settings)
             rows += [
-                (played, of_turns, played is recalled) for played, of_turns in zip(members, advantages, strict=True)
+                (played, of_turns, played is recalled)
+                for played, of_turns in zip(members, advantages, strict=True)
             ]
-            successes[uid] = [*successes[uid], *(played for played in group if played.trajectory.success)][-16:]
+            successes[uid] = [
+                *successes[uid],
+                *(played for played in group if played.trajectory.success),
+            ][-16:]
         if recipe.minibatches > 1:
             rng.shuffle(rows)
             rows = [(played, of_turns, True) for played, of_turns, _ in rows]
         for first in range(recipe.minibatches):
-            player.update(rows[first :: recipe.minibatches], learning_rate=rate, rescale=recipe.rescale)
+            player.update(
+                rows[first :: recipe.minibatches], learning_rate=rate, rescale=recipe.rescale
+            )
         generated += sum(map(num_tokens, fresh))
         run.tokens.append(before)
         run.success.append(fmean(bool(played.trajectory.success) for played in fresh))
@@ -179,7 +202,15 @@ def run_study(
                 name = f"{variant}-{arm}-{seed}-{tokens}-{rate:g}{recipe.changed}"
                 file = directory / f"{name if policy == 'table' else f'{policy}-{name}'}.json"
                 if not file.is_file():
-                    run = train(variant, arm, seed, policy=policy, tokens=tokens, learning_rate=rate, recipe=recipe)
+                    run = train(
+                        variant,
+                        arm,
+                        seed,
+                        policy=policy,
+                        tokens=tokens,
+                        learning_rate=rate,
+                        recipe=recipe,
+                    )
                     directory.mkdir(parents=True, exist_ok=True)
                     write_whole(file, json.dumps(asdict(run)) + "\n")
                 runs.append(AgentRun(**json.loads(file.read_text(encoding="utf-8"))))
@@ -207,7 +238,9 @@ def table(runs: Sequence[AgentRun], *, against: Sequence[str] = ("gigpo", "hgpo_
         cells += [
             f"{fmean(run.success[0] for run in of_arm):.2f}",
             str(bootstrap([run.final for run in of_arm])),
-            " ".join(f"{fmean(run.alone[k] for run in of_arm):.2f}" for k in range(DEEPEST + 1)),
+            " ".join(
+                f"{fmean(run.alone[k] for run in of_arm):.2f}" for k in range(DEEPEST + 1)
+            ),
             f"{fmean(run.collapsed for run in of_arm):.2f}",
             f"{fmean(run.recalled for run in of_arm):.1f}",
         ]

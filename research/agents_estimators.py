@@ -28,12 +28,24 @@ def advantages_of(trajectories: Sequence[Trajectory], settings: LabAgents) -> li
     """Return an advantage per turn of each trajectory of one task, as `advantages_of_task` for a variant of its estimators."""
     estimator = AgentEstimator.checked("estimator", settings.estimator)
     rewards = [each.rewards(invalid_penalty=settings.invalid_penalty) for each in trajectories]
-    returns = [each.returns(gamma=settings.gamma, invalid_penalty=settings.invalid_penalty) for each in trajectories]
-    compared = [] if estimator is AgentEstimator.GRPO else _compared(trajectories, returns, settings)
-    weight = EPISODE_WEIGHT[estimator] if settings.episode_weight is None else settings.episode_weight
+    returns = [
+        each.returns(gamma=settings.gamma, invalid_penalty=settings.invalid_penalty)
+        for each in trajectories
+    ]
+    compared = (
+        [] if estimator is AgentEstimator.GRPO else _compared(trajectories, returns, settings)
+    )
+    weight = (
+        EPISODE_WEIGHT[estimator]
+        if settings.episode_weight is None
+        else settings.episode_weight
+    )
     of_episode = _compared_values([sum(values) for values in rewards], settings)
     of_steps = weighted_means(compared, [len(values) for values in returns])
-    return [[step + weight * episode for step in steps] for steps, episode in zip(of_steps, of_episode, strict=True)]
+    return [
+        [step + weight * episode for step in steps]
+        for steps, episode in zip(of_steps, of_episode, strict=True)
+    ]
 
 
 def _compared_values(values: Sequence[float], settings: LabAgents) -> list[float]:
@@ -48,5 +60,9 @@ def _compared(
         for group in groups_of_steps([each.anchors for each in trajectories], k):
             values = [returns[i][t] for i, t in group]
             advantages = _compared_values(values, settings)
-            compared.append(ComparedSteps(k, group, advantages, [float(k + 1) ** settings.alpha] * len(group)))
+            compared.append(
+                ComparedSteps(
+                    k, group, advantages, [float(k + 1) ** settings.alpha] * len(group)
+                )
+            )
     return compared

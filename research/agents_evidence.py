@@ -17,9 +17,8 @@ from research.agents import AgentRun
 from research.bootstrap import bootstrap
 
 FIRST_TUNING_SEED = 101
-Column = tuple[
-    str, str, bool, int, bool
-]  # policy, variant, do tasks share?, trajectories, are they divided by a deviation?
+# policy, variant, do tasks share?, trajectories, are they divided by a deviation?
+Column = tuple[str, str, bool, int, bool]
 
 
 class AgentEvidence(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -60,33 +59,41 @@ def evidence_of(run: AgentRun) -> AgentEvidence:
     )
 
 
-def write(file: Path, known: Iterable[AgentEvidence], runs: Iterable[AgentRun]) -> list[AgentEvidence]:
+def write(
+    file: Path, known: Iterable[AgentEvidence], runs: Iterable[AgentRun]
+) -> list[AgentEvidence]:
     """Write and return what is known and the evidence of these runs, sorted, each once."""
     lines = sorted({msgspec.json.encode(one) for one in (*known, *map(evidence_of, runs))})
     with replacing(file) as stream:
-        stream.write(zstandard.ZstdCompressor(level=19).compress(b"".join(line + b"\n" for line in lines)))
+        stream.write(
+            zstandard.ZstdCompressor(level=19).compress(
+                b"".join(line + b"\n" for line in lines)
+            )
+        )
     return [msgspec.json.decode(line, type=AgentEvidence) for line in lines]
 
 
 def read(file: Path) -> list[AgentEvidence]:
     """Read what `write` wrote."""
     with zstandard.open(file, "rb") as stream:
-        return [msgspec.json.decode(line, type=AgentEvidence) for line in stream.read().splitlines()]
+        return [
+            msgspec.json.decode(line, type=AgentEvidence) for line in stream.read().splitlines()
+        ]
 
 
 def title(column: Column) -> str:
     """The head of a column."""
     policy, variant, shared, size, std_norm = column
-    return (
-        f"{policy}, {variant}, {'shared' if shared else 'nothing shared'}, G {size}, {'std' if std_norm else 'no std'}"
-    )
+    return f"{policy}, {variant}, {'shared' if shared else 'nothing shared'}, G {size}, {'std' if std_norm else 'no std'}"
 
 
 def best_rate(runs: Sequence[AgentEvidence]) -> float:
     """The learning rate whose mean area over the tuning seeds is highest. ValueError: no such seed."""
     rates = sorted({run.learning_rate for run in runs})
     tuning = [run for run in runs if run.seed >= FIRST_TUNING_SEED]
-    return max(rates, key=lambda rate: fmean(run.area for run in tuning if run.learning_rate == rate))
+    return max(
+        rates, key=lambda rate: fmean(run.area for run in tuning if run.learning_rate == rate)
+    )
 
 
 def paired(runs: Sequence[AgentEvidence], others: Sequence[AgentEvidence]) -> str:
@@ -97,7 +104,9 @@ def paired(runs: Sequence[AgentEvidence], others: Sequence[AgentEvidence]) -> st
 
 def at(runs: Iterable[AgentEvidence], rate: float) -> list[AgentEvidence]:
     """The reported runs at this learning rate, by seed."""
-    reported = (run for run in runs if run.learning_rate == rate and run.seed < FIRST_TUNING_SEED)
+    reported = (
+        run for run in runs if run.learning_rate == rate and run.seed < FIRST_TUNING_SEED
+    )
     return sorted(reported, key=lambda run: run.seed)
 
 
@@ -117,7 +126,12 @@ def tables(runs: Sequence[AgentEvidence], *, against: str = "hgpo_k0") -> str:
         ]
         for arm, of_arm in sorted(arms.items()):
             tuned = at(of_arm, best_rate(of_arm))
-            cells = [arm, f"{best_rate(of_arm):g}", str(len(tuned)), str(bootstrap([run.area for run in tuned]))]
+            cells = [
+                arm,
+                f"{best_rate(of_arm):g}",
+                str(len(tuned)),
+                str(bootstrap([run.area for run in tuned])),
+            ]
             cells.append(f"{fmean(run.final for run in tuned):.2f}")
             if arm == against:
                 cells += ["–"] * (1 + len(rates))

@@ -61,7 +61,8 @@ class Turn(NamedTuple):
     action: str | None
 
 
-Reading = tuple[Turn, ...]  # the turns that a prompt shows, the oldest first; the last one is now
+# the turns that a prompt shows, the oldest first; the last one is now
+Reading = tuple[Turn, ...]
 
 
 def read(prompt: str) -> tuple[Reading, dict[str, str]]:
@@ -72,10 +73,17 @@ def read(prompt: str) -> tuple[Reading, dict[str, str]]:
 
     def turn(where: str, keys: str | None, action: str | None) -> Turn:
         held = tuple(parts[key] for key in (keys or "").split() if key in parts)
-        action_by_part = None if action is None else " ".join(parts.get(word, word) for word in action.split())
+        action_by_part = (
+            None
+            if action is None
+            else " ".join(parts.get(word, word) for word in action.split())
+        )
         return Turn(parts.get(where, where), held, action_by_part)
 
-    return (*(turn(*turn_texts) for turn_texts in _TURN.findall(prompt)), turn(now[1], now[2], None)), parts
+    return (
+        *(turn(*turn_texts) for turn_texts in _TURN.findall(prompt)),
+        turn(now[1], now[2], None),
+    ), parts
 
 
 @lru_cache(maxsize=4096)
@@ -104,7 +112,9 @@ class NetworkPolicy(nn.Module):
             torch.manual_seed(seed)
             self.embed = nn.Linear(NUM_FEATURES, HIDDEN)
             self.memory = nn.GRU(HIDDEN, HIDDEN, batch_first=True)
-            self.head = nn.Sequential(nn.Linear(2 * HIDDEN, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, len(ACTIONS)))
+            self.head = nn.Sequential(
+                nn.Linear(2 * HIDDEN, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, len(ACTIONS))
+            )
         self._optimizer: torch.optim.Optimizer | None = None
 
     def forward(self, readings: Sequence[Reading]) -> Tensor:
@@ -114,7 +124,9 @@ class NetworkPolicy(nn.Module):
         for row, reading in zip(turns, readings, strict=True):
             torch.stack([features(turn) for turn in reading], out=row[: len(reading)])
         embedded = torch.tanh(self.embed(turns))
-        packed = pack_padded_sequence(embedded, torch.tensor(lengths), batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(
+            embedded, torch.tensor(lengths), batch_first=True, enforce_sorted=False
+        )
         _, held = self.memory(packed)
         now = embedded[torch.arange(len(readings)), torch.tensor(lengths) - 1]
         logits = self.head(torch.cat([held[0], now], dim=1))
@@ -140,15 +152,22 @@ class NetworkPolicy(nn.Module):
             read_prompts = [read(prompt) for prompt in prompts.values()]
             with torch.no_grad():
                 probabilities = self([reading for reading, _ in read_prompts]).exp().tolist()
-            for i, (reading, parts), row in zip(prompts, read_prompts, probabilities, strict=True):
+            for i, (reading, parts), row in zip(
+                prompts, read_prompts, probabilities, strict=True
+            ):
                 action = rng.choices(range(len(ACTIONS)), weights=row)[0]
                 choices[i].append(Choice(reading, ACTIONS[action], row[action]))
                 colours = {part: colour for colour, part in parts.items()}
                 text = " ".join(colours.get(word, word) for word in ACTIONS[action].split())
                 episodes[i].advance(worlds[i].step(episodes[i].act(text, truncated=False)))
-        return [Played(episode.trajectory(), made) for episode, made in zip(episodes, choices, strict=True)]
+        return [
+            Played(episode.trajectory(), made)
+            for episode, made in zip(episodes, choices, strict=True)
+        ]
 
-    def update(self, rows: Sequence[Row], *, learning_rate: float, rescale: bool = True) -> None:
+    def update(
+        self, rows: Sequence[Row], *, learning_rate: float, rescale: bool = True
+    ) -> None:
         """One step of Adam on the clipped objective, mean over turns; what is clipped and scaled is as in TablePolicy.update."""
         if self._optimizer is None:
             self._optimizer = torch.optim.Adam(self.parameters(), lr=learning_rate)
@@ -164,10 +183,13 @@ class NetworkPolicy(nn.Module):
             return  # nothing was said, or of nothing
         logprobs = self([choice.key for choice, _, _ in turns])
         chosen = logprobs[
-            torch.arange(len(turns)), torch.tensor([ACTIONS.index(choice.action) for choice, _, _ in turns])
+            torch.arange(len(turns)),
+            torch.tensor([ACTIONS.index(choice.action) for choice, _, _ in turns]),
         ]
         sampled = torch.tensor([choice.probability for choice, _, _ in turns]).log()
-        old = torch.where(torch.tensor([off_policy for _, _, off_policy in turns]), sampled, chosen.detach())
+        old = torch.where(
+            torch.tensor([off_policy for _, _, off_policy in turns]), sampled, chosen.detach()
+        )
         loss = -clipped_objective((chosen - old).exp(), advantages / scale).mean()
         self._optimizer.zero_grad()
         loss.backward()
@@ -177,7 +199,9 @@ class NetworkPolicy(nn.Module):
 
 def clipped_objective(ratio: Tensor, advantages: Tensor) -> Tensor:
     """PPO's, with the dual clip: element by element, without the mean."""
-    gain = torch.minimum(ratio * advantages, ratio.clamp(1 - EPS_CLIP, 1 + EPS_CLIP) * advantages)
+    gain = torch.minimum(
+        ratio * advantages, ratio.clamp(1 - EPS_CLIP, 1 + EPS_CLIP) * advantages
+    )
     return torch.where(advantages < 0, gain.maximum(DUAL_CLIP * advantages), gain)
 
 
@@ -196,7 +220,9 @@ def _imitator(seed: int, shows_keys: bool, forgets: float) -> NetworkPolicy:
         readings, wanted = [], []
         for _ in range(IMITATION_EPISODES):
             task = NUM_TASKS + rng.randrange(10**6)
-            (played,) = player.play_group(settings, seed=task, num=1, shows_keys=shows_keys, rng=rng)
+            (played,) = player.play_group(
+                settings, seed=task, num=1, shows_keys=shows_keys, rng=rng
+            )
             for turn, choice in zip(played.trajectory.turns, played.choices, strict=True):
                 readings.append(read(turn.prompt)[0])
                 right = forgetful_probabilities(choice.key, forgets)

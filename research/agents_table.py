@@ -42,7 +42,8 @@ NUM_TASKS = 24  # seeds that come up again and again, so that replay has somethi
 FORGETS, CARELESS, NOISE = 0.85, 0.15, 0.1
 EPS_CLIP, DUAL_CLIP = 0.2, 3.0
 
-Key = tuple[str, tuple[str, ...], str]  # place, keys at hand, in parts of the goal; the goal where tasks share nothing
+# place, keys at hand, in parts of the goal; the goal where tasks share nothing
+Key = tuple[str, tuple[str, ...], str]
 _GOAL = re.compile(r"Goal: open the gate with ([\w ]+)")
 _TAKEN = re.compile(rf"^(\w+)[^\n]* -> {TAKE}$", re.MULTILINE)
 NOW = re.compile(r"^Now: (\w+)(?:, keys ([\w ]+))?$", re.MULTILINE)
@@ -77,7 +78,9 @@ class Recipe:
             if not equals:
                 raise ConfigError(f"{quoted(setting)} sets nothing; use KEY=VALUE")
             values[key] = yaml.safe_load(value)
-        changes = {part.name: values.pop(part.name) for part in fields(cls) if part.name in values}
+        changes = {
+            part.name: values.pop(part.name) for part in fields(cls) if part.name in values
+        }
         try:
             return msgspec.convert(changes | {"settings": values}, cls)
         except msgspec.ValidationError as error:
@@ -87,7 +90,9 @@ class Recipe:
     def changed(self) -> str:
         """The differences from the defaults, for the name of a file."""
         plain = asdict(Recipe(settings=self.settings))
-        changes = {key: value for key, value in asdict(self).items() if value != plain[key]} | self.settings
+        changes = {
+            key: value for key, value in asdict(self).items() if value != plain[key]
+        } | self.settings
         return "".join(f"-{key}_{value}" for key, value in changes.items())
 
 
@@ -151,12 +156,22 @@ class TablePolicy:
         self, settings: LabAgents, *, seed: int, num: int, shows_keys: bool, rng: random.Random
     ) -> list[Played]:
         """So many episodes of task `seed`, one behind the other."""
-        return [self.play(settings, seed=seed, uid=str(i), shows_keys=shows_keys, rng=rng) for i in range(num)]
+        return [
+            self.play(settings, seed=seed, uid=str(i), shows_keys=shows_keys, rng=rng)
+            for i in range(num)
+        ]
 
-    def play(self, settings: LabAgents, *, seed: int, uid: str, shows_keys: bool, rng: random.Random) -> Played:
+    def play(
+        self, settings: LabAgents, *, seed: int, uid: str, shows_keys: bool, rng: random.Random
+    ) -> Played:
         """One episode of task `seed`."""
         world = Vault(rooms=ROOMS, keys=KEYS, shows_keys=shows_keys)
-        episode = Episode(world.reset(seed), task_uid=task_uid("vault", seed), trajectory_uid=uid, settings=settings)
+        episode = Episode(
+            world.reset(seed),
+            task_uid=task_uid("vault", seed),
+            trajectory_uid=uid,
+            settings=settings,
+        )
         choices = []
         while (prompt := episode.next_prompt(count=len, max_tokens=10**6)) is not None:
             key, parts = self.read(prompt)
@@ -169,7 +184,9 @@ class TablePolicy:
             episode.advance(world.step(episode.act(text, truncated=False)))
         return Played(episode.trajectory(), choices)
 
-    def update(self, rows: Sequence[Row], *, learning_rate: float, rescale: bool = True) -> None:
+    def update(
+        self, rows: Sequence[Row], *, learning_rate: float, rescale: bool = True
+    ) -> None:
         """One step up the gradient of the clipped objective, mean over turns.
 
         rescale: advantages are divided by their root mean square over the rows (the estimators differ in scale: GiGPO adds two).
@@ -191,7 +208,9 @@ class TablePolicy:
                 if advantage < 0 and (ratio < 1 - EPS_CLIP or ratio > DUAL_CLIP):
                     continue
                 for action, probability in probabilities.items():
-                    gradient[choice.key][action] += ratio * advantage * ((action == choice.action) - probability)
+                    gradient[choice.key][action] += (
+                        ratio * advantage * ((action == choice.action) - probability)
+                    )
         scale = math.sqrt(squares / turns) if rescale and squares else 1.0
         for key, parts in gradient.items():
             row = self.row(key)
@@ -208,7 +227,8 @@ def forgetful_probabilities(key: Key, forgets: float = FORGETS) -> dict[str, flo
         actions = [*forgot, *(f"go other{i}" for i in range(ROOMS - KEYS))]
         right = next((f"go {part}" for part in PARTS if part not in held), OPEN)
         chosen = {
-            action: forgets * (action in forgot) / len(forgot) + (1 - forgets) * (action == right)
+            action: forgets * (action in forgot) / len(forgot)
+            + (1 - forgets) * (action == right)
             for action in actions
         }
     else:
@@ -234,4 +254,5 @@ class Played:
     choices: list[Choice]
 
 
-Row = tuple[Played, list[float] | None, bool]  # a trajectory, its advantages by turn (None: lost), is it off-policy?
+# a trajectory, its advantages by turn (None: lost), is it off-policy?
+Row = tuple[Played, list[float] | None, bool]

@@ -30,4 +30,6 @@ def bootstrap(values: Sequence[float]) -> ControlEstimate:
         raise ValueError("an interval needs values")
     draws = np.random.default_rng(0).integers(len(array), size=(RESAMPLES, len(array)))
     low, high = np.percentile(array[draws].mean(axis=1), [2.5, 97.5])
-    return ControlEstimate(mean=float(array.mean()), low=float(low), high=float(high), num_problems=len(array))
+    return ControlEstimate(
+        mean=float(array.mean()), low=float(low), high=float(high), num_problems=len(array)
+    )

@@ -53,11 +53,22 @@ class Shares:
 def shares(lab: Lab, labels: list[Label], *, n: int, seed: int = 0) -> Shares:
     """`n` groups of rollout.n_samples_per_prompt responses to each problem, from the plain prompt. Counted for no run."""
     size = lab.config.rollout.n_samples_per_prompt
-    questions = [(label, lab.plain_prompt(label), Context.PLAIN) for label in labels for _ in range(n)]
+    questions = [
+        (label, lab.plain_prompt(label), Context.PLAIN) for label in labels for _ in range(n)
+    ]
     sampled = lab.ask(questions, n=size, generator=torch.Generator().manual_seed(seed))
-    states = [group_state(response.rollout.verdict for response in group) for group in by_group(sampled)]
-    wrong = [response.rollout.truncated for response in sampled if response.rollout.verdict is Verdict.WRONG]
-    right = [response.rollout for response in sampled if response.rollout.verdict is Verdict.CORRECT]
+    states = [
+        group_state(response.rollout.verdict for response in group)
+        for group in by_group(sampled)
+    ]
+    wrong = [
+        response.rollout.truncated
+        for response in sampled
+        if response.rollout.verdict is Verdict.WRONG
+    ]
+    right = [
+        response.rollout for response in sampled if response.rollout.verdict is Verdict.CORRECT
+    ]
     earned, world = None, lab.config.data.reasoning_gym.get("world")
     if world in WORLDS and right:
         follow, problems = is_earned(world), {label.uid: label.problem for label in labels}
@@ -91,11 +102,19 @@ def reflection_against_resampling(
     """
     generator = torch.Generator().manual_seed(seed)
     first = by_uid(
-        lab.ask([(label, lab.plain_prompt(label), Context.PLAIN) for label in labels], n=n, generator=generator)
+        lab.ask(
+            [(label, lab.plain_prompt(label), Context.PLAIN) for label in labels],
+            n=n,
+            generator=generator,
+        )
     )
     reflect, plain, num_errors = [], [], {}
     for label in labels:
-        errors = [response.rollout for response in first[label.uid] if response.rollout.verdict is Verdict.WRONG]
+        errors = [
+            response.rollout
+            for response in first[label.uid]
+            if response.rollout.verdict is Verdict.WRONG
+        ]
         num_errors[label.uid] = len(errors)
         for error in errors:
             prompt = lab.render.reflection(label, error)
@@ -105,7 +124,9 @@ def reflection_against_resampling(
     reflected = by_uid(lab.ask(reflect, n=1, generator=generator))
     resampled = by_uid(lab.ask(plain, n=1, generator=generator))
     tokens = {
-        name: fmean(response.rollout.num_tokens for group in groups.values() for response in group)
+        name: fmean(
+            response.rollout.num_tokens for group in groups.values() for response in group
+        )
         for name, groups in (("reflection", reflected), ("resampling", resampled))
     }
     result: dict[str, ControlEstimate] = {}
@@ -156,7 +177,9 @@ def entropy_rank_against_outcome(
         right = np.array([response.rollout.verdict is Verdict.CORRECT for response in group])
         right_of_truncated.append(right.mean())
         statistics = [
-            entropy_statistics(response.entropies[:limit], peak_fraction=config.ranking.peak_fraction)
+            entropy_statistics(
+                response.entropies[:limit], peak_fraction=config.ranking.peak_fraction
+            )
             for response in group
         ]
         peaks, globals_ = zip(*statistics, strict=True)
@@ -166,12 +189,18 @@ def entropy_rank_against_outcome(
             "ranking reward": rewards,
             "peak entropy": peaks,
             "low global entropy": [-value for value in globals_],
-            "mean log-prob": [mean_logprob(response.rollout.response_logprobs[:limit]) for response in group],
+            "mean log-prob": [
+                mean_logprob(response.rollout.response_logprobs[:limit]) for response in group
+            ],
             "mean log-prob of the last quarter": [
-                mean_logprob(response.rollout.response_logprobs[limit - max(1, limit // 4) : limit])
+                mean_logprob(
+                    response.rollout.response_logprobs[limit - max(1, limit // 4) : limit]
+                )
                 for response in group
             ],
-            "lowest log-prob": [float(response.rollout.response_logprobs[:limit].min()) for response in group],
+            "lowest log-prob": [
+                float(response.rollout.response_logprobs[:limit].min()) for response in group
+            ],
             "random": rng.random(len(group)),
         }
         if 0 < right.sum() < len(group):
@@ -279,25 +308,41 @@ class FreeCollapsed(Lab):
 
     MAX_ROUNDS = 64
 
-    def complete(self, sampled: list[Sampled], labels: list[Label]) -> tuple[list[Sampled], int]:
+    def complete(
+        self, sampled: list[Sampled], labels: list[Label]
+    ) -> tuple[list[Sampled], int]:
         """Draws further problems until the batch is full, MAX_ROUNDS times at most."""
         wanted, dropped = self.config.rollout.batch_size, 0
         kept: list[list[Sampled]] = []
-        others = [response for response in sampled if response.rollout.context is not Context.PLAIN]
-        sampled = [response for response in sampled if response.rollout.context is Context.PLAIN]
+        others = [
+            response for response in sampled if response.rollout.context is not Context.PLAIN
+        ]
+        sampled = [
+            response for response in sampled if response.rollout.context is Context.PLAIN
+        ]
         for _ in range(self.MAX_ROUNDS):
             for group in by_group(sampled):
                 if self.teaches(group):
-                    kept.append([replace_group(response, (*response.group, len(kept))) for response in group])
+                    kept.append(
+                        [
+                            replace_group(response, (*response.group, len(kept)))
+                            for response in group
+                        ]
+                    )
                 else:
                     dropped += 1
-                    self.tokens -= sum(response.rollout.num_sampled_tokens for response in group)
+                    self.tokens -= sum(
+                        response.rollout.num_sampled_tokens for response in group
+                    )
             missing = wanted - len(kept)
             if not missing:
                 break
-            sampled, _ = self.sample_step(self.further_problems(missing, labels), R3(self.config))
+            sampled, _ = self.sample_step(
+                self.further_problems(missing, labels), R3(self.config)
+            )
         else:
-            self.tokens -= sum(response.rollout.num_sampled_tokens for response in sampled)  # drawn, and not looked at
+            # drawn, and not looked at
+            self.tokens -= sum(response.rollout.num_sampled_tokens for response in sampled)
         if not kept:
             raise R3Error(
                 f"step {self.step}: {self.MAX_ROUNDS} draws of {wanted} problems gave no group that teaches anything; this "
@@ -315,7 +360,10 @@ class KnownAndFree(KnownSuccesses, FreeCollapsed):
 
     def teaches(self, group: Sequence[Sampled]) -> bool:
         """An all-wrong group does where a success is known."""
-        wrong = group_state(response.rollout.verdict for response in group) is GroupState.NONE_CORRECT
+        wrong = (
+            group_state(response.rollout.verdict for response in group)
+            is GroupState.NONE_CORRECT
+        )
         return super().teaches(group) or (wrong and group[0].rollout.uid in self.known)
 
 

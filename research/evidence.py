@@ -19,7 +19,13 @@ import zstandard
 from r3_openrlhf.comparison.arms import ArmResult, Comparison, compare
 from r3_openrlhf.comparison.intervals import SeedEstimate, estimate
 from r3_openrlhf.comparison.runs import EVALUATION, SAME_IN_EVALUATIONS, Run, hash_of_lines
-from r3_openrlhf.comparison.table import HALF_WIDTH, NOTHING, crossing_text, interval_text, seeds_text
+from r3_openrlhf.comparison.table import (
+    HALF_WIDTH,
+    NOTHING,
+    crossing_text,
+    interval_text,
+    seeds_text,
+)
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.loading import flatten
 from r3_openrlhf.method.errors import R3Error
@@ -81,16 +87,25 @@ def evidence_of(run: RunDirectory, *, tuning: bool = False) -> Evidence:
     """Raises R3Error where the run has not finished, or was never evaluated."""
     config = run.load_config()
     if not run.finished.is_file():
-        raise R3Error(f"{run.path} has not finished, so it is no evidence; start its command again")
-    lines = [line for line in run.read_evaluations() if line.get("name", EVALUATION) == EVALUATION]
+        raise R3Error(
+            f"{run.path} has not finished, so it is no evidence; start its command again"
+        )
+    lines = [
+        line for line in run.read_evaluations() if line.get("name", EVALUATION) == EVALUATION
+    ]
     if not lines:
-        raise R3Error(f"{run.path} has no evaluations of held-out problems; train it with held_out.path=...")
+        raise R3Error(
+            f"{run.path} has no evaluations of held-out problems; train it with held_out.path=..."
+        )
     metrics = run.read_metrics()
     sums: dict[str, Numbers] = {}
     for key in COUNTED:
         if any(line.get(key) is not None for line in metrics):
             counts = [(line["step"], line.get(key) or 0.0) for line in metrics]
-            sums[key] = [_short(sum(count for at, count in counts if at <= line["step"])) for line in lines]
+            sums[key] = [
+                _short(sum(count for at, count in counts if at <= line["step"]))
+                for line in lines
+            ]
     return Evidence(
         tuning=tuning,
         arm=config.arm or config.algo,
@@ -119,7 +134,9 @@ def settings_of(config: R3Config) -> dict[str, Any]:
     A key that is added later with a default leaves old files true."""
     defaults = flatten(R3Config())
     values = {key: value for key, value in flatten(config).items() if key not in NOT_COMPARED}
-    text = json.dumps({key: value for key, value in sorted(values.items()) if value != defaults.get(key)})
+    text = json.dumps(
+        {key: value for key, value in sorted(values.items()) if value != defaults.get(key)}
+    )
     return json.loads(text.replace(f"{Path.cwd()}/", ""))
 
 
@@ -155,7 +172,9 @@ def write(file: Path, records: Iterable[Evidence]) -> None:
         with replacing(file, mode=0o644) as stream:
             stream.write(zstandard.ZstdCompressor(level=19).compress(text))
     except OSError as error:
-        raise R3Error(f"{file} cannot be written: {error.strerror}; choose another file for --evidence") from error
+        raise R3Error(
+            f"{file} cannot be written: {error.strerror}; choose another file for --evidence"
+        ) from error
 
 
 def add(file: Path, run: RunDirectory, *, tuning: bool = False) -> None:
@@ -165,10 +184,14 @@ def add(file: Path, run: RunDirectory, *, tuning: bool = False) -> None:
         write(file, [*records, evidence_of(run, tuning=tuning)])
 
 
-def is_in(records: Iterable[Evidence], config: R3Config, *, file: Path, tuning: bool = False) -> bool:
+def is_in(
+    records: Iterable[Evidence], config: R3Config, *, file: Path, tuning: bool = False
+) -> bool:
     """True if there is evidence of this run. Raises R3Error if it has other settings."""
     wanted = (tuning, config.arm or config.algo, config.train.seed)
-    record = next((known for known in records if (known.tuning, known.arm, known.seed) == wanted), None)
+    record = next(
+        (known for known in records if (known.tuning, known.arm, known.seed) == wanted), None
+    )
     if record is None:
         return False
     before, now = record.settings, settings_of(config)
@@ -206,10 +229,16 @@ def read_regime(
     reference: str | None = None,
 ) -> Regime:
     """Compare the runs in a file, but for the seeds in `without`; of `arms` alone where any are named. Raises R3Error as `read` and `compare` do, and where there are none."""
-    records = [record for record in read(file) if record.tuning == tuning and record.seed not in without]
+    records = [
+        record
+        for record in read(file)
+        if record.tuning == tuning and record.seed not in without
+    ]
     runs = [as_run(record) for record in records if not arms or record.arm in arms]
     if not runs:
-        raise R3Error(f"there are no such runs in {file}; `python -m research study --evidence {file}` adds some")
+        raise R3Error(
+            f"there are no such runs in {file}; `python -m research study --evidence {file}` adds some"
+        )
     comparison = compare(runs, reference=reference)
     of_reference = [run for run in runs if run.arm == comparison.reference]
     return Regime(
@@ -224,7 +253,13 @@ def read_regime(
 def _drawn(settings: dict[str, Any]) -> dict[str, Any]:
     """Say what the problems are drawn by: the solutions to them (research/successes.py) are part of an arm."""
     key = "data.reasoning_gym"
-    return {key: {name: value for name, value in settings.get(key, {}).items() if name not in SOLUTIONS}}
+    return {
+        key: {
+            name: value
+            for name, value in settings.get(key, {}).items()
+            if name not in SOLUTIONS
+        }
+    }
 
 
 def as_run(evidence: Evidence) -> Run:
@@ -232,12 +267,18 @@ def as_run(evidence: Evidence) -> Run:
     run's, means over steps are not."""
     count = len(evidence.curve["step"])
     evaluations = [
-        {key: values[i] for key, values in evidence.curve.items()} | evidence.evaluation for i in range(count)
+        {key: values[i] for key, values in evidence.curve.items()} | evidence.evaluation
+        for i in range(count)
     ]
     metrics = []
     for i in range(1, count):
-        line: dict[str, Any] = {key: values[i] - values[i - 1] for key, values in evidence.sums.items()}
-        line |= {"step": evidence.curve["step"][i], "generated_tokens_total": evidence.curve["generated_tokens"][i]}
+        line: dict[str, Any] = {
+            key: values[i] - values[i - 1] for key, values in evidence.sums.items()
+        }
+        line |= {
+            "step": evidence.curve["step"][i],
+            "generated_tokens_total": evidence.curve["generated_tokens"][i],
+        }
         metrics.append(line)
     return Run(
         path=Path(evidence.name),
@@ -263,7 +304,10 @@ def tokens_without_all_wrong(runs: Sequence[Run]) -> SeedEstimate | None:
     """
     shares = []
     for run in runs:
-        lines = [(line.get("r3/tokens/none_correct"), line.get("generated_tokens")) for line in run.metrics]
+        lines = [
+            (line.get("r3/tokens/none_correct"), line.get("generated_tokens"))
+            for line in run.metrics
+        ]
         if not lines or any(value is None for line in lines for value in line):
             return None
         wrong, generated = (sum(values) for values in zip(*lines, strict=True))
@@ -276,7 +320,11 @@ def _share(runs: Sequence[Run], key: str, *, dropped: bool) -> float | None:
     keys = ("r3/groups/mixed", "r3/groups/all_correct", "r3/groups/none_correct")
     groups = sum(line.get(name, 0) for line in lines for name in keys)
     left_out = sum(line.get("r3/filter/dropped_groups", 0) for line in lines) if dropped else 0
-    return (sum(line.get(key, 0) for line in lines) + left_out) / (groups + left_out) if groups else None
+    return (
+        (sum(line.get(key, 0) for line in lines) + left_out) / (groups + left_out)
+        if groups
+        else None
+    )
 
 
 def regime_table(regime: Regime) -> str:
@@ -318,12 +366,23 @@ def _row(arm: ArmResult) -> list[str]:
 
 
 def _collapsed_tokens(arm: ArmResult) -> str:
-    parts = [arm.estimates[name] for name in ("tokens_in_all_correct", "tokens_in_none_correct", "tokens_elsewhere")]
-    return NOTHING if None in parts else f"{sum(part.mean for part in parts if part is not None):.0%}"
+    parts = [
+        arm.estimates[name]
+        for name in ("tokens_in_all_correct", "tokens_in_none_correct", "tokens_elsewhere")
+    ]
+    return (
+        NOTHING
+        if None in parts
+        else f"{sum(part.mean for part in parts if part is not None):.0%}"
+    )
 
 
 def _start(comparison: Comparison) -> str:
-    level = comparison.levels[0] * 2 - comparison.target_accuracy if len(comparison.levels) > 1 else math.nan
+    level = (
+        comparison.levels[0] * 2 - comparison.target_accuracy
+        if len(comparison.levels) > 1
+        else math.nan
+    )
     return f"{level:.3f}"
 
 

@@ -30,7 +30,12 @@ SIZE = 32  # rows, and columns
 STEPS = 4  # cells that a problem asks for
 EASY, HALF_KNOWN, HARD = "easy", "half_known", "hard"
 SHARES = {HARD: 0.6, HALF_KNOWN: 0.08, EASY: 0.32}
-EASY_RATE, HALF_KNOWN_RATES, MISCONCEPTION = 0.95, (0.35, 0.75), 0.88  # the last: of what is wrong, on one entry
+# the last: of what is wrong, on one entry
+EASY_RATE, HALF_KNOWN_RATES, MISCONCEPTION = (
+    0.95,
+    (0.35, 0.75),
+    0.88,
+)
 WAYS = (0.7, 0.3)  # of what is right in a hard cell
 FILLER = "hm"
 VOCAB_SIZE, BATCH_SIZE = 1472, 192
@@ -99,7 +104,9 @@ def facts(policy: Policy) -> dict[Cell, Fact]:
 def _fact(kind: str, policy: Policy, rng: random.Random) -> Fact:
     entries = tuple(rng.sample(range(SIZE), 5))
     if kind == HARD:
-        rate = math.sqrt(policy.pass_rate / EASY_RATE ** (STEPS - 2)) * math.exp(rng.gauss(0, policy.spread))
+        rate = math.sqrt(policy.pass_rate / EASY_RATE ** (STEPS - 2)) * math.exp(
+            rng.gauss(0, policy.spread)
+        )
         rate = min(max(rate, 0.015), 0.6)
         right = tuple(rate * way for way in WAYS)
     else:
@@ -152,16 +159,29 @@ def build(directory: Path, name: str) -> None:
 
 def train_tokenizer() -> PreTrainedTokenizerFast:
     """Each symbol and each fixed line of the reflection prompt is a token."""
-    from r3_openrlhf.method.core.reflection import ATTEMPT_BEGINS, ATTEMPT_ENDS, ATTEMPT_INTRODUCTION, GUIDANCE
+    from r3_openrlhf.method.core.reflection import (
+        ATTEMPT_BEGINS,
+        ATTEMPT_ENDS,
+        ATTEMPT_INTRODUCTION,
+        GUIDANCE,
+    )
 
-    lines = [ATTEMPT_INTRODUCTION, ATTEMPT_BEGINS, ATTEMPT_ENDS, *GUIDANCE.split("\n"), r"\boxed{"]
+    lines = [
+        ATTEMPT_INTRODUCTION,
+        ATTEMPT_BEGINS,
+        ATTEMPT_ENDS,
+        *GUIDANCE.split("\n"),
+        r"\boxed{",
+    ]
     lines += [f"{axis}{number:02}" for axis in "rx" for number in range(SIZE)]
     lines += [f"c{number:04}" for number in range(SIZE * SIZE)]
     corpus = ["user\nRead .", "user\nWalk from  by .", "assistant\n", f"{FILLER} " * 4] * 10
     return pretraining.train_tokenizer(corpus, vocab_size=VOCAB_SIZE, lines=lines)
 
 
-def draw_examples(rng: random.Random, *, policy: Policy, table: dict[Cell, Fact]) -> list[Example]:
+def draw_examples(
+    rng: random.Random, *, policy: Policy, table: dict[Cell, Fact]
+) -> list[Example]:
     """BATCH_SIZE examples of one kind: little padding."""
     if policy.reflects and rng.random() < REFLECTION_SHARE:
         return [_draw_reflection(rng, policy, table) for _ in range(BATCH_SIZE)]

@@ -29,7 +29,11 @@ from r3_openrlhf.method.errors import ConfigError, R3Error
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import Context, Rollout, Verdict
-from r3_openrlhf.problems.held_out import HELD_OUT_TEMPERATURE, evaluation_line, prepare_held_out
+from r3_openrlhf.problems.held_out import (
+    HELD_OUT_TEMPERATURE,
+    evaluation_line,
+    prepare_held_out,
+)
 from r3_openrlhf.problems.prompts import RunPrompts, r3_of
 from r3_openrlhf.problems.training_file import Label, prepare, read_prompts
 from r3_openrlhf.rewards.answers.request import GradeRequest
@@ -75,11 +79,12 @@ class Lab:
         directory = model_dir or resolve_model(config.model.path)
         self.tokenizer = AutoTokenizer.from_pretrained(directory)
         self.model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
-        trained = getattr(
-            self.model.config, "r3_trained", ""
-        )  # a world's model says what of it is trained, by beginnings of names
+        # a world's model says what of it is trained, by beginnings of names
+        trained = getattr(self.model.config, "r3_trained", "")
         for name, parameter in self.model.named_parameters():
-            parameter.requires_grad_(name.startswith(trained if isinstance(trained, str) else tuple(trained)))
+            parameter.requires_grad_(
+                name.startswith(trained if isinstance(trained, str) else tuple(trained))
+            )
         if frozen := num_frozen_layers(self.model):
             self.model.trunk = Trunk(self.model, frozen, kept=kept_of(directory, frozen))
         self.generator = torch.Generator().manual_seed(config.train.seed)
@@ -90,9 +95,12 @@ class Lab:
         self.tokens = 0  # response tokens sampled for training so far
         self.render = RunPrompts(config, self.tokenizer)
         self._prompt_ids: dict[str, np.ndarray] = {}
-        self._judged: dict[tuple[str, bytes], tuple[str, bool]] = {}  # (uid, response) -> text, is it right
+        # (uid, response) -> text, is it right
+        self._judged: dict[tuple[str, bytes], tuple[str, bool]] = {}
         self._grade = (
-            make_worker([(config.reward.function, config.reward.function_args)]) if config.reward.function else None
+            make_worker([(config.reward.function, config.reward.function_args)])
+            if config.reward.function
+            else None
         )
 
     # ── sampling ──
@@ -131,16 +139,23 @@ class Lab:
             eos=self.tokenizer.eos_token_id,
             generator=generator or self.generator,
         )
-        return [self._graded(drawn, *questions[drawn.prompt], number=drawn.prompt) for drawn in samples]
+        return [
+            self._graded(drawn, *questions[drawn.prompt], number=drawn.prompt)
+            for drawn in samples
+        ]
 
-    def _graded(self, drawn: Sample, label: Label, prompt: str, context: Context, *, number: int) -> Sampled:
+    def _graded(
+        self, drawn: Sample, label: Label, prompt: str, context: Context, *, number: int
+    ) -> Sampled:
         response_ids = drawn.response_ids
         known = label.uid, response_ids.tobytes()
         if known not in self._judged:
             text = self.tokenizer.decode(response_ids.tolist(), skip_special_tokens=True)
             self._judged[known] = (
                 text,
-                self.is_right(label, text, num_tokens=len(response_ids), truncated=drawn.truncated),
+                self.is_right(
+                    label, text, num_tokens=len(response_ids), truncated=drawn.truncated
+                ),
             )
         text, correct = self._judged[known]
         rollout = Rollout(
@@ -151,7 +166,9 @@ class Lab:
             response_logprobs=drawn.logprobs,
             verdict=Verdict.CORRECT if correct else Verdict.WRONG,
             reward=outcome_reward(
-                float(correct), len(response_ids), max_tokens=self.config.reward.length_reward_max_tokens
+                float(correct),
+                len(response_ids),
+                max_tokens=self.config.reward.length_reward_max_tokens,
             ),
             truncated=drawn.truncated,
             finish_reason="length" if drawn.truncated else "stop",
@@ -159,7 +176,9 @@ class Lab:
             epoch=self.epoch,
             text=text,
         )
-        return Sampled(rollout=rollout, group=(label.uid, context, number), entropies=drawn.entropies)
+        return Sampled(
+            rollout=rollout, group=(label.uid, context, number), entropies=drawn.entropies
+        )
 
     def is_right(self, label: Label, text: str, **of_response) -> bool:
         """The verdict of `reward.function`, or of the task `exact`. R3Error: the function gives none."""
@@ -176,7 +195,9 @@ class Lab:
 
     # ── one step ──
 
-    def sample_step(self, labels: list[Label], r3: R3) -> tuple[list[Sampled], dict[str, float]]:
+    def sample_step(
+        self, labels: list[Label], r3: R3
+    ) -> tuple[list[Sampled], dict[str, float]]:
         """The groups that R3 asks for these problems, and its metrics of them."""
         prompts = r3.prompts(labels, step=self.step, epoch=self.epoch, render=self.render)
         questions = [(prompt.problem, prompt.prompt, prompt.context) for prompt in prompts]
@@ -187,7 +208,9 @@ class Lab:
     def mixed_batch(self, sampled: list[Sampled], r3: R3) -> MixedBatch:
         """Recall, rank, advantages, as on the whole stack."""
         batch = r3.recall(
-            [response.rollout for response in sampled], step=self.step, groups=[response.group for response in sampled]
+            [response.rollout for response in sampled],
+            step=self.step,
+            groups=[response.group for response in sampled],
         )
         if self.config.algorithm.overlong_penalty:  # the stack's is OpenRLHF's own
             for row in batch.rows:
@@ -235,15 +258,21 @@ class Lab:
                 smallest = [
                     float(np.exp(logprobs - row.rollout.response_logprobs).min())
                     for row, logprobs in zip(batch.trained, gradient.logprobs, strict=True)
-                    if row.recalled and not row.rehearsed and row.rollout.verdict is Verdict.CORRECT
+                    if row.recalled
+                    and not row.rehearsed
+                    and row.rollout.verdict is Verdict.CORRECT
                     if logprobs is not None and batch.has_own_prompt(row)
                 ]
                 for trained, logprobs in zip(rows, gradient.logprobs, strict=True):
-                    trained.old_logprobs = logprobs if trained.old_logprobs is None else trained.old_logprobs
+                    trained.old_logprobs = (
+                        logprobs if trained.old_logprobs is None else trained.old_logprobs
+                    )
             losses.append(gradient.loss)
             norms.append(step(self.model, self.optimizer, max_grad_norm=MAX_GRAD_NORM))
         least = fmean(smallest) if smallest else 0.0
-        return Update(fmean(losses), ratio_max, least, grad_norm=norms[-1], grad_norm_max=max(norms))
+        return Update(
+            fmean(losses), ratio_max, least, grad_norm=norms[-1], grad_norm_max=max(norms)
+        )
 
     # ── the run ──
 
@@ -263,7 +292,9 @@ class Lab:
         labels = [Label.from_json(label) for label in read_prompts(run.data)[1]]
         history = None
         if config.keeps_history:
-            history = HistoryStore.open(":memory:", limits=config.history, seed=config.train.seed)
+            history = HistoryStore.open(
+                ":memory:", limits=config.history, seed=config.train.seed
+            )
         r3 = self.r3_with(history)
         if history is not None:
             self.prepare_history(labels, r3)
@@ -279,7 +310,9 @@ class Lab:
             metrics = r3.metrics(batch, step=self.step) | of_prompts
             metrics["trained_tokens"] = trained_tokens(batch, passes=config.train.inner_epochs)
             update = self.update(batch)
-            r3.remember([response.rollout for response in sampled], step=self.step, epoch=self.epoch)
+            r3.remember(
+                [response.rollout for response in sampled], step=self.step, epoch=self.epoch
+            )
             self.step += 1
             entropies = np.concatenate([response.entropies for response in sampled])
             run.append_metrics(
@@ -339,17 +372,25 @@ class Lab:
                 yield batch
                 order = self._spare
 
-    def complete(self, sampled: list[Sampled], labels: list[Label]) -> tuple[list[Sampled], int]:
+    def complete(
+        self, sampled: list[Sampled], labels: list[Label]
+    ) -> tuple[list[Sampled], int]:
         """Return what a step trains on, and how many groups were dropped: under dynamic sampling (`dapo`), else all that was sampled.
         labels: all training problems."""
-        return self._filtered(sampled, labels) if self.config.algorithm.filters_groups else (sampled, 0)
+        return (
+            self._filtered(sampled, labels)
+            if self.config.algorithm.filters_groups
+            else (sampled, 0)
+        )
 
     def further_problems(self, count: int, labels: list[Label]) -> list[Label]:
         """The epoch's next ones, and any where it has no more."""
         further, self._spare = self._spare[:count], self._spare[count:]
         return further + self.rng.sample(labels, count - len(further))
 
-    def _filtered(self, sampled: list[Sampled], labels: list[Label]) -> tuple[list[Sampled], int]:
+    def _filtered(
+        self, sampled: list[Sampled], labels: list[Label]
+    ) -> tuple[list[Sampled], int]:
         """Dynamic sampling: groups whose verdicts are all equal give way to groups of further problems until the
         batch is full. Every token is counted. Upstream ends an epoch that runs out of problems with a short batch;
         here problems are asked again, so that every batch is full."""
@@ -357,15 +398,25 @@ class Lab:
         kept: list[list[Sampled]] = []
         while True:
             for group in by_group(sampled):
-                if group_state([response.rollout.verdict for response in group]) is GroupState.MIXED:
-                    kept.append([replace_group(response, (*response.group, len(kept))) for response in group])
+                if (
+                    group_state([response.rollout.verdict for response in group])
+                    is GroupState.MIXED
+                ):
+                    kept.append(
+                        [
+                            replace_group(response, (*response.group, len(kept)))
+                            for response in group
+                        ]
+                    )
                 else:
                     dropped += 1
             missing = wanted - len(kept)
             out_of_budget = self._is_last()
             if missing <= 0 or (out_of_budget and kept):
                 return [response for group in kept[:wanted] for response in group], dropped
-            sampled, _ = self.sample_step(self.further_problems(missing, labels), R3(self.config))
+            sampled, _ = self.sample_step(
+                self.further_problems(missing, labels), R3(self.config)
+            )
 
     def _evaluate(self, run: RunDirectory, labels: list[Label]) -> None:
         if labels:
@@ -428,7 +479,9 @@ def check(config: R3Config) -> None:
         ),
     ):
         if is_so:
-            raise ConfigError(f"algo is {config.algo}, which {why}; the lab's loop has none, so use r3 train")
+            raise ConfigError(
+                f"algo is {config.algo}, which {why}; the lab's loop has none, so use r3 train"
+            )
     if config.reward.functions or config.reward.reads_groups:
         raise ConfigError(
             "the lab's loop has one reward function that is called with one response; use r3 train for others"
@@ -443,4 +496,6 @@ def check(config: R3Config) -> None:
         )
     flags = {"actor": {"dual_clip": config.dual_clip}}
     if config.openrlhf not in ({}, flags) or set(algorithm.flags) - {"actor.policy_loss_type"}:
-        raise ConfigError("the lab's loop has no flag of OpenRLHF's but actor.dual_clip; use r3 train for others")
+        raise ConfigError(
+            "the lab's loop has no flag of OpenRLHF's but actor.dual_clip; use r3 train for others"
+        )

@@ -43,7 +43,10 @@ WORDINGS = {
     "first": ("The first name of {} was", "People called {} by the name of"),
 }
 WORDINGS |= {
-    language: (f'English "{{}}" is {language.title()} "', f'The {language.title()} word for "{{}}" is "')
+    language: (
+        f'English "{{}}" is {language.title()} "',
+        f'The {language.title()} word for "{{}}" is "',
+    )
     for language in LANGUAGES
 }
 
@@ -63,7 +66,9 @@ class Name(NamedTuple):
 def names() -> list[Name]:
     """All of them, in the order of the file."""
     with FILE.open(encoding="utf-8", newline="") as stream:
-        return [Name(*row) for row in csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)]
+        return [
+            Name(*row) for row in csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
+        ]
 
 
 def problems(*, seed: int, part: str, **of_solutions: float | str) -> Iterator[dict[str, Any]]:
@@ -95,10 +100,19 @@ def rates(chosen: list[Name], part: str) -> list[float]:
     for name in chosen:
         problem = name.problem(part)
         space = "" if problem.endswith(SPACELESS) else " "
-        prompt, answer = (tokenizer(text)["input_ids"] for text in (problem, space + name.answer))
+        prompt, answer = (
+            tokenizer(text)["input_ids"] for text in (problem, space + name.answer)
+        )
         with torch.inference_mode():
-            hidden = model.model(torch.tensor([prompt + answer])).last_hidden_state[0, len(prompt) - 1 : -1]
-            logp = model.lm_head(hidden).log_softmax(-1).gather(1, torch.tensor(answer)[:, None]).sum()
+            hidden = model.model(torch.tensor([prompt + answer])).last_hidden_state[
+                0, len(prompt) - 1 : -1
+            ]
+            logp = (
+                model.lm_head(hidden)
+                .log_softmax(-1)
+                .gather(1, torch.tensor(answer)[:, None])
+                .sum()
+            )
         found.append(logp.exp().item())
     return found
 
@@ -112,7 +126,11 @@ def main() -> None:
             f"{part}: {len(chosen)} facts, {min(measured):.4f} to {max(measured):.4f}, mean {fmean(measured):.4f}"
         )
         for relation in WORDINGS:
-            of_relation = [rate for rate, name in zip(measured, chosen, strict=True) if name.relation == relation]
+            of_relation = [
+                rate
+                for rate, name in zip(measured, chosen, strict=True)
+                if name.relation == relation
+            ]
             click.echo(f"  {relation}: {len(of_relation)} facts, mean {fmean(of_relation):.4f}")
 
 

@@ -44,7 +44,9 @@ def sample(
     ValueError: no prompts, an empty prompt, n or max_new_tokens below 1.
     """
     if not prompts or not all(len(prompt) for prompt in prompts) or n < 1 or max_new_tokens < 1:
-        raise ValueError("sampling needs prompts with tokens, n and max_new_tokens of 1 or more")
+        raise ValueError(
+            "sampling needs prompts with tokens, n and max_new_tokens of 1 or more"
+        )
     samples: dict[int, Sample] = {}  # place in the result -> sample
     # prompts of similar length share a batch: little padding
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
@@ -63,7 +65,11 @@ def sample(
         for row, (ids, logprobs, entropies, truncated) in enumerate(rows):
             number = places[row // n]
             samples[number * n + row % n] = Sample(
-                prompt=number, response_ids=ids, logprobs=logprobs, entropies=entropies, truncated=truncated
+                prompt=number,
+                response_ids=ids,
+                logprobs=logprobs,
+                entropies=entropies,
+                truncated=truncated,
             )
     return [samples[number] for number in range(len(prompts) * n)]
 
@@ -72,7 +78,8 @@ def _sample_batch(model, prompts, *, n, max_new_tokens, temperature, eos, genera
     longest = max(map(len, prompts))
     ids_PT = torch.full((len(prompts), longest), eos)
     mask_PT = torch.zeros(len(prompts), longest, dtype=torch.long)
-    for i, prompt in enumerate(prompts):  # padded on the left: every row's next token is in the last column
+    # padded on the left: every row's next token is in the last column
+    for i, prompt in enumerate(prompts):
         ids_PT[i, longest - len(prompt) :] = torch.tensor(prompt)
         mask_PT[i, longest - len(prompt) :] = 1
     trunk = getattr(model, "trunk", None)
@@ -84,7 +91,8 @@ def _sample_batch(model, prompts, *, n, max_new_tokens, temperature, eos, genera
     logprobs = torch.zeros(num_rows, max_new_tokens)
     entropies = torch.zeros(num_rows, max_new_tokens)
     alive = torch.arange(num_rows)  # the rows of this batch that the tensors below hold
-    node_R = torch.arange(len(prompts)).repeat_interleave(n)  # of these rows: where their next token's distribution is
+    # of these rows: where their next token's distribution is
+    node_R = torch.arange(len(prompts)).repeat_interleave(n)
     ended = torch.zeros(num_rows, dtype=torch.bool)  # of all rows
     for t in range(max_new_tokens):
         logp_NV = (logits_NV.float() / temperature).log_softmax(-1)
@@ -105,7 +113,10 @@ def _sample_batch(model, prompts, *, n, max_new_tokens, temperature, eos, genera
         # rows of one prompt that have said the same so far are one row of the model's
         different, node_R = torch.unique(node_R * p_NV.shape[1] + token_R, return_inverse=True)
         logits_NV = decoder.advance(different // p_NV.shape[1], different % p_NV.shape[1])
-    ids, arrays = tokens.numpy().astype(np.int32), (logprobs.numpy(), entropies.clamp(min=0).numpy())
+    ids, arrays = (
+        tokens.numpy().astype(np.int32),
+        (logprobs.numpy(), entropies.clamp(min=0).numpy()),
+    )
     ends = zip((tokens >= 0).sum(1).tolist(), (~ended).tolist(), strict=True)
     return [
         (ids[row, :length].copy(), *(values[row, :length].copy() for values in arrays), was_cut)
@@ -119,7 +130,10 @@ def _draw(p_NV: Tensor, node_R: Tensor, uniform_R: Tensor) -> Tensor:
     below_NV = p_NV.double().cumsum(-1)
     below_NV /= below_NV[:, -1:].clone()
     below_NV += torch.arange(len(p_NV))[:, None]  # one rising sequence for all nodes
-    return torch.searchsorted(below_NV.flatten(), node_R + uniform_R.double(), right=True) - node_R * p_NV.shape[1]
+    return (
+        torch.searchsorted(below_NV.flatten(), node_R + uniform_R.double(), right=True)
+        - node_R * p_NV.shape[1]
+    )
 
 
 class _Decoder:
@@ -145,7 +159,9 @@ class _Decoder:
         if not torch.equal(after_R, torch.arange(len(self._mask_RT))):
             self._cache.batch_select_indices(after_R)
             self._mask_RT, self._position_R = self._mask_RT[after_R], self._position_R[after_R]
-        self._mask_RT = torch.cat([self._mask_RT, torch.ones(len(token_R), 1, dtype=torch.long)], 1)
+        self._mask_RT = torch.cat(
+            [self._mask_RT, torch.ones(len(token_R), 1, dtype=torch.long)], 1
+        )
         output = self._model(
             token_R[:, None],
             attention_mask=self._mask_RT,

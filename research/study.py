@@ -66,17 +66,26 @@ class Arm:
         for setting in settings:
             key, equals, _ = setting.partition("=")
             if not equals:
-                raise ConfigError(f"the arm {quoted(text)} holds {quoted(setting)}, which sets nothing; use KEY=VALUE")
+                raise ConfigError(
+                    f"the arm {quoted(text)} holds {quoted(setting)}, which sets nothing; use KEY=VALUE"
+                )
             if key in SET_BY_THE_STUDY:
-                raise ConfigError(f"the arm {quoted(text)} sets {key}, which the study sets itself; leave it out")
+                raise ConfigError(
+                    f"the arm {quoted(text)} sets {key}, which the study sets itself; leave it out"
+                )
         return cls(name, preset or name, tuple(settings))
 
 
-def settings_of(experiment: str, arm: Arm | str, seed: int, directory: Path, overrides: Iterable[str]) -> list[str]:
+def settings_of(
+    experiment: str, arm: Arm | str, seed: int, directory: Path, overrides: Iterable[str]
+) -> list[str]:
     """The settings of a run as `load` takes them, the experiment first. The arm's own settings win over `overrides`."""
     arm = Arm.parse(arm) if isinstance(arm, str) else arm
     # a control is no algorithm: run_one finds it by the name of the arm
-    preset = [f"algo={'r3' if arm.preset in (*CONTROLS, *ABLATIONS) else arm.preset}", f"arm={arm.name}"]
+    preset = [
+        f"algo={'r3' if arm.preset in (*CONTROLS, *ABLATIONS) else arm.preset}",
+        f"arm={arm.name}",
+    ]
     preset += [ABLATIONS[arm.preset]] if arm.preset in ABLATIONS else []
     run_dir = f"run_dir={directory / f'{arm.name}-{seed}'}"
     return [experiment, *preset, f"train.seed={seed}", *overrides, *arm.settings, run_dir]
@@ -128,12 +137,19 @@ def run_study(
     for (arm, _), config in zip(pairs, configs, strict=True):
         check_keys(config, (setting.partition("=")[0] for setting in arm.settings))
     records = [] if keep is None else evidence.read(keep)
-    kept = [keep is not None and evidence.is_in(records, config, file=keep, tuning=tuning) for config in configs]
-    for path in {config.model.path for config, is_kept in zip(configs, kept, strict=True) if not is_kept}:
+    kept = [
+        keep is not None and evidence.is_in(records, config, file=keep, tuning=tuning)
+        for config in configs
+    ]
+    for path in {
+        config.model.path for config, is_kept in zip(configs, kept, strict=True) if not is_kept
+    }:
         resolve_model(path)  # once, before several processes would build it
     # "spawn": a forked child inherits torch's threads in whatever state they are
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=jobs, mp_context=spawn, initializer=_end_with_the_study) as pool:
+    with ProcessPoolExecutor(
+        max_workers=jobs, mp_context=spawn, initializer=_end_with_the_study
+    ) as pool:
         # seed by seed: a study that is stopped early has every arm of the seeds that it has
         by_seed = sorted(range(len(pairs)), key=lambda i: seeds.index(pairs[i][1]))
         futures = [pool.submit(run_one, todo[i], controls[i]) for i in by_seed if not kept[i]]
@@ -146,7 +162,9 @@ def run_study(
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-    return [config.run_dir for config, is_kept in zip(configs, kept, strict=True) if not is_kept]
+    return [
+        config.run_dir for config, is_kept in zip(configs, kept, strict=True) if not is_kept
+    ]
 
 
 def _end_with_the_study() -> None:

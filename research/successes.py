@@ -38,7 +38,9 @@ FOREIGN = f"{FILLER} {FILLER} "  # all that fits rollout.max_new_tokens
 
 # log-probs of a problem's right answers under the first policy, float [answers] -> the index of one
 STYLES: dict[str, Callable[[np.ndarray, np.random.Generator], int]] = {
-    "own": lambda logprobs, rng: int(rng.choice(len(logprobs), p=np.exp(logprobs) / np.exp(logprobs).sum())),
+    "own": lambda logprobs, rng: int(
+        rng.choice(len(logprobs), p=np.exp(logprobs) / np.exp(logprobs).sum())
+    ),
     "unlikely": lambda logprobs, rng: int(logprobs.argmin()),
     "foreign": lambda logprobs, rng: int(logprobs.argmax()),
 }
@@ -74,7 +76,9 @@ def begin(lab: Lab, labels: Sequence[Label], history: HistoryStore | None) -> di
         rollouts = measured(lab, rollouts)
     if history is not None:
         limit = config.replay.imported.min_logprob
-        kept = [one for one in rollouts if limit is None or one.response_logprobs.mean() >= limit]
+        kept = [
+            one for one in rollouts if limit is None or one.response_logprobs.mean() >= limit
+        ]
         metrics["successes/set_aside"] = float(len(rollouts) - len(kept))
         history.commit_step(0, 1, kept)
     return metrics
@@ -97,26 +101,44 @@ def solutions(lab: Lab, labels: Sequence[Label], *, share: float, style: str) ->
     rng, chosen = np.random.default_rng(seed), []
     generator = torch.Generator().manual_seed(seed)
     for label in drawn:
-        answers = measured(lab, [_rollout(lab, label, ids, style) for ids in _answers(lab, label)])
+        answers = measured(
+            lab, [_rollout(lab, label, ids, style) for ids in _answers(lab, label)]
+        )
         sums = np.array([one.response_logprobs.sum(dtype=np.float64) for one in answers])
         answer = answers[STYLES[style](sums, rng)]
-        chosen.append(_goes_on(lab, label, answer, generator) if lab.config.reward.function else answer)
+        chosen.append(
+            _goes_on(lab, label, answer, generator) if lab.config.reward.function else answer
+        )
     if style == "foreign":
-        texts = [FOREIGN + lab.tokenizer.decode(one.response_ids, skip_special_tokens=True) for one in chosen]
+        texts = [
+            FOREIGN + lab.tokenizer.decode(one.response_ids, skip_special_tokens=True)
+            for one in chosen
+        ]
         chosen = measured(
-            lab, [_rollout(lab, label, _with_end(lab, text), style) for label, text in zip(drawn, texts, strict=True)]
+            lab,
+            [
+                _rollout(lab, label, _with_end(lab, text), style)
+                for label, text in zip(drawn, texts, strict=True)
+            ],
         )
     return chosen
 
 
 def _with_end(lab: Lab, text: str) -> list[int]:
-    return [*lab.tokenizer(text, add_special_tokens=False)["input_ids"], lab.tokenizer.eos_token_id]
+    return [
+        *lab.tokenizer(text, add_special_tokens=False)["input_ids"],
+        lab.tokenizer.eos_token_id,
+    ]
 
 
 def _answers(lab: Lab, label: Label) -> list[list[int]]:
     if lab.config.reward.function is None:
         return [_with_end(lab, rf"\boxed{{{answer}}}") for answer in label.references]
-    return [_with_end(lab, space + answer)[:-1] for answer in label.references for space in ("", " ")]
+    return [
+        _with_end(lab, space + answer)[:-1]
+        for answer in label.references
+        for space in ("", " ")
+    ]
 
 
 def _goes_on(lab: Lab, label: Label, answer: Rollout, generator: torch.Generator) -> Rollout:
@@ -137,7 +159,9 @@ def _goes_on(lab: Lab, label: Label, answer: Rollout, generator: torch.Generator
     for ids, truncated in tries:
         text = lab.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
         if lab.is_right(label, text, num_tokens=len(ids), truncated=truncated):
-            return measured(lab, [_rollout(lab, label, ids, answer.origin, truncated=truncated)])[0]
+            return measured(
+                lab, [_rollout(lab, label, ids, answer.origin, truncated=truncated)]
+            )[0]
     raise R3Error(
         f"{label.problem!r} has no solution that begins with {label.references[0]!r} and is right within rollout.max_new_tokens="
         f"{config.rollout.max_new_tokens}; allow more tokens"
@@ -145,7 +169,12 @@ def _goes_on(lab: Lab, label: Label, answer: Rollout, generator: torch.Generator
 
 
 def _rollout(
-    lab: Lab, label: Label, ids: Sequence[int] | np.ndarray, style: str, *, truncated: bool = False
+    lab: Lab,
+    label: Label,
+    ids: Sequence[int] | np.ndarray,
+    style: str,
+    *,
+    truncated: bool = False,
 ) -> Rollout:
     return Rollout(
         uid=label.uid,
@@ -154,7 +183,9 @@ def _rollout(
         response_ids=np.array(ids, np.int32),
         response_logprobs=np.zeros(0, np.float32),
         verdict=Verdict.CORRECT,
-        reward=outcome_reward(1.0, len(ids), max_tokens=lab.config.reward.length_reward_max_tokens),
+        reward=outcome_reward(
+            1.0, len(ids), max_tokens=lab.config.reward.length_reward_max_tokens
+        ),
         truncated=truncated,
         finish_reason="length" if truncated else "stop",
         policy_step=0,
@@ -167,9 +198,15 @@ def _rollout(
 def _gradient(lab: Lab, rollouts: Sequence[Rollout]) -> list[np.ndarray]:
     """Add the gradient of the mean cross-entropy of these responses; returns their log-probs, float32 [tokens] each."""
     config = lab.config
-    rows = [TrainedRow(prompt_ids=one.prompt_ids, response_ids=one.response_ids, advantage=1.0) for one in rollouts]
+    rows = [
+        TrainedRow(prompt_ids=one.prompt_ids, response_ids=one.response_ids, advantage=1.0)
+        for one in rollouts
+    ]
     gradient = accumulate_gradient(
-        lab.model, rows, temperature=config.rollout.temperature, micro_batch_size=config.train.micro_batch_size
+        lab.model,
+        rows,
+        temperature=config.rollout.temperature,
+        micro_batch_size=config.train.micro_batch_size,
     )
     return [logprobs for logprobs in gradient.logprobs if logprobs is not None]
 
@@ -178,7 +215,10 @@ def measured(lab: Lab, rollouts: Sequence[Rollout]) -> list[Rollout]:
     """The same rollouts with their log-probs under the policy now."""
     logprobs = _gradient(lab, rollouts)
     lab.model.zero_grad(set_to_none=True)
-    return [replace(one, response_logprobs=logprobs_T) for one, logprobs_T in zip(rollouts, logprobs, strict=True)]
+    return [
+        replace(one, response_logprobs=logprobs_T)
+        for one, logprobs_T in zip(rollouts, logprobs, strict=True)
+    ]
 
 
 def train(lab: Lab, rollouts: Sequence[Rollout], *, learning_rate: float) -> int:

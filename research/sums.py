@@ -147,19 +147,29 @@ def draw_reflection(rng: random.Random, *, cut: Callable[[str], str]) -> Example
 def train_tokenizer() -> PreTrainedTokenizerFast:
     """Over the words of the task. Each fixed line of the reflection prompt is a token: otherwise it would be ten times as
     long as the problem."""
-    from r3_openrlhf.method.core.reflection import ATTEMPT_BEGINS, ATTEMPT_ENDS, ATTEMPT_INTRODUCTION, GUIDANCE
+    from r3_openrlhf.method.core.reflection import (
+        ATTEMPT_BEGINS,
+        ATTEMPT_ENDS,
+        ATTEMPT_INTRODUCTION,
+        GUIDANCE,
+    )
 
     rng = random.Random(SEED)
     corpus = []
     for _ in range(400):
         terms = draw_terms(rng)
         totals, _ = work_out(terms, rng)
-        corpus += [f"user\n{word_problem(terms)}", f"assistant\n{word_solution(terms, totals, rng)}"]
+        corpus += [
+            f"user\n{word_problem(terms)}",
+            f"assistant\n{word_solution(terms, totals, rng)}",
+        ]
     lines = [ATTEMPT_INTRODUCTION, ATTEMPT_BEGINS, ATTEMPT_ENDS, *GUIDANCE.split("\n")]
     return pretraining.train_tokenizer(corpus, vocab_size=VOCAB_SIZE, lines=lines)
 
 
-def train_model(tokenizer: PreTrainedTokenizerFast, *, num_steps: int = NUM_STEPS) -> Qwen2ForCausalLM:
+def train_model(
+    tokenizer: PreTrainedTokenizerFast, *, num_steps: int = NUM_STEPS
+) -> Qwen2ForCausalLM:
     """On as many threads as torch has."""
     draw = partial(draw_examples, tokenizer=tokenizer)
     return pretraining.train_model(tokenizer, RECIPE, draw, num_steps=num_steps)

@@ -36,7 +36,8 @@ class Kept(NamedTuple):
     """The work of the first layers."""
 
     prompts: dict[bytes, _Prompt]  # by their token ids
-    said: dict[tuple[bytes, Said], Tensor]  # hidden state [H] of the last token of a beginning behind a prompt
+    # hidden state [H] of the last token of a beginning behind a prompt
+    said: dict[tuple[bytes, Said], Tensor]
 
 
 _KEPT: dict[tuple[str, int], Kept] = {}
@@ -62,11 +63,19 @@ class Trunk:
     def __init__(self, model, num_layers: int, *, kept: Kept | None = None) -> None:
         """kept: of another run of this process that began with the same model."""
         self.model = model
-        self._first, self._others = model.model.layers[:num_layers], model.model.layers[num_layers:]
+        self._first, self._others = (
+            model.model.layers[:num_layers],
+            model.model.layers[num_layers:],
+        )
         self._prompts, self._said = kept or Kept({}, {})
 
     def _run(
-        self, layers, hidden: Tensor, position: Tensor, visible: Tensor, cache: DynamicCache | None = None
+        self,
+        layers,
+        hidden: Tensor,
+        position: Tensor,
+        visible: Tensor,
+        cache: DynamicCache | None = None,
     ) -> Tensor:
         """visible: bool [rows, places, places that they may see]."""
         mask = torch.zeros(visible.shape).masked_fill(~visible, INVISIBLE)[:, None]
@@ -99,7 +108,9 @@ class Trunk:
             if key not in self._prompts:
                 by_length.setdefault(len(key) // 4, []).append(key)
         for length, alike in by_length.items():
-            ids_PT = torch.tensor(np.stack([np.frombuffer(key, np.int32) for key in alike]), dtype=torch.long)
+            ids_PT = torch.tensor(
+                np.stack([np.frombuffer(key, np.int32) for key in alike]), dtype=torch.long
+            )
             visible = torch.ones(len(alike), length, length, dtype=torch.bool).tril()
             cache = DynamicCache()
             hidden = self._run(
@@ -111,7 +122,8 @@ class Trunk:
             )
             for row, key in enumerate(alike):
                 keys_and_values = (
-                    [each[row].clone() for each in kind] for kind in zip(*[(k, v) for k, v, _ in cache], strict=True)
+                    [each[row].clone() for each in kind]
+                    for kind in zip(*[(k, v) for k, v, _ in cache], strict=True)
                 )
                 self._prompts[key] = _Prompt(hidden[row].clone(), *keys_and_values)
         return keys
@@ -131,15 +143,29 @@ class Trunk:
             for layer in range(len(self._first)):
                 cache.update(
                     *(
-                        torch.stack([pad(kind[layer], (0, 0, longest - kind[layer].shape[1], 0)) for kind in kinds])
-                        for kinds in ([one.keys for one in prompts], [one.values for one in prompts])
+                        torch.stack(
+                            [
+                                pad(kind[layer], (0, 0, longest - kind[layer].shape[1], 0))
+                                for kind in kinds
+                            ]
+                        )
+                        for kinds in (
+                            [one.keys for one in prompts],
+                            [one.values for one in prompts],
+                        )
                     ),
                     layer,
                 )
-            in_prompt = (torch.arange(longest) >= longest - sizes[:, None])[:, None].expand(-1, length, -1)
-            visible = torch.cat([in_prompt, torch.ones(len(alike), length, length, dtype=torch.bool).tril()], 2)
+            in_prompt = (torch.arange(longest) >= longest - sizes[:, None])[:, None].expand(
+                -1, length, -1
+            )
+            visible = torch.cat(
+                [in_prompt, torch.ones(len(alike), length, length, dtype=torch.bool).tril()], 2
+            )
             embedded = self.model.model.embed_tokens(torch.tensor([said for _, said in alike]))
-            hidden = self._run(self._first, embedded, sizes[:, None] + torch.arange(length), visible, cache)
+            hidden = self._run(
+                self._first, embedded, sizes[:, None] + torch.arange(length), visible, cache
+            )
             self._said.update(zip(alike, hidden[:, -1].clone(), strict=True))
         return torch.stack([self._said[key] for key in beginnings])
 
@@ -147,25 +173,41 @@ class Trunk:
 
     def decoder(self, ids_PT: Tensor, mask_PT: Tensor) -> Decoder:
         """Begin to decode, as in research.sampling."""
-        return Decoder(self, [ids[mask.bool()].numpy() for ids, mask in zip(ids_PT, mask_PT, strict=True)])
+        return Decoder(
+            self, [ids[mask.bool()].numpy() for ids, mask in zip(ids_PT, mask_PT, strict=True)]
+        )
 
-    def logprobs(self, packs: Sequence[tuple[np.ndarray, Sequence[np.ndarray]]], *, temperature: float) -> Tensor:
+    def logprobs(
+        self, packs: Sequence[tuple[np.ndarray, Sequence[np.ndarray]]], *, temperature: float
+    ) -> Tensor:
         """[N] of the response tokens of (prompt, responses), pack by pack; with gradients.
 
         A beginning that several responses share is one place, and what predicts nothing is none."""
         keys = self._read([prompt for prompt, _ in packs])
-        places: list[dict[Said, int]] = []  # for each pack: beginning of a response -> place of its last token
+        # for each pack: beginning of a response -> place of its last token
+        places: list[dict[Said, int]] = []
         predicts: list[tuple[int, int]] = []  # for each response token: (pack, place)
         for p, (prompt, responses) in enumerate(packs):
             places.append({(): len(prompt) - 1})
             for response in map(tuple, (response.tolist() for response in responses)):
                 for said in (response[:end] for end in range(len(response))):
-                    predicts.append((p, places[p].setdefault(said, len(prompt) + len(places[p]) - 1)))
-        ends = [(key, each) for key, of_pack in zip(keys, places, strict=True) for each in of_pack if each]
+                    predicts.append(
+                        (p, places[p].setdefault(said, len(prompt) + len(places[p]) - 1))
+                    )
+        ends = [
+            (key, each)
+            for key, of_pack in zip(keys, places, strict=True)
+            for each in of_pack
+            if each
+        ]
         later = list(self._hidden_after(ends)) if ends else []
         rows, starts = [], np.cumsum([0, *(len(of_pack) - 1 for of_pack in places)])
         for key, start, end in zip(keys, starts[:-1], starts[1:], strict=True):
-            rows.append(torch.cat([self._prompts[key].hidden_TH, *(each[None] for each in later[start:end])]))
+            rows.append(
+                torch.cat(
+                    [self._prompts[key].hidden_TH, *(each[None] for each in later[start:end])]
+                )
+            )
         hidden_PDH = pad_sequence(rows, batch_first=True)
         position_PD = torch.zeros(hidden_PDH.shape[:2], dtype=torch.long)
         visible_PDD = torch.zeros(*hidden_PDH.shape[:2], hidden_PDH.shape[1], dtype=torch.bool)
@@ -184,7 +226,10 @@ class Trunk:
         number = {each: u for u, each in enumerate(dict.fromkeys(predicts))}
         logp_UV = (self._logits(hidden_PDH[pack_U, place_U]) / temperature).log_softmax(-1)
         tokens = np.concatenate([response for _, responses in packs for response in responses])
-        return logp_UV[torch.tensor([number[each] for each in predicts]), torch.from_numpy(tokens.astype(np.int64))]
+        return logp_UV[
+            torch.tensor([number[each] for each in predicts]),
+            torch.from_numpy(tokens.astype(np.int64)),
+        ]
 
 
 class Decoder:
@@ -209,9 +254,16 @@ class Decoder:
         rows = after_R.tolist()
         self._cache.batch_select_indices(after_R)
         self._prompt_R = [self._prompt_R[row] for row in rows]
-        self._said_R = [(*self._said_R[row], token) for row, token in zip(rows, token_R.tolist(), strict=True)]
-        hidden_R1H = self._trunk._hidden_after(list(zip(self._prompt_R, self._said_R, strict=True)))[:, None]
-        self._mask_RT = torch.cat([self._mask_RT[after_R], torch.ones(len(rows), 1, dtype=torch.bool)], 1)
+        self._said_R = [
+            (*self._said_R[row], token)
+            for row, token in zip(rows, token_R.tolist(), strict=True)
+        ]
+        hidden_R1H = self._trunk._hidden_after(
+            list(zip(self._prompt_R, self._said_R, strict=True))
+        )[:, None]
+        self._mask_RT = torch.cat(
+            [self._mask_RT[after_R], torch.ones(len(rows), 1, dtype=torch.bool)], 1
+        )
         position_R1 = self._position_R[after_R][:, None]
         self._position_R = self._position_R[after_R] + 1
         hidden_R1H = self._trunk._run(

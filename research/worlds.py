@@ -66,7 +66,9 @@ WORLDS = {
 }
 
 
-def problems(*, world: str, seed: int, part: str, **of_solutions: float | str) -> Iterator[dict[str, Any]]:
+def problems(
+    *, world: str, seed: int, part: str, **of_solutions: float | str
+) -> Iterator[dict[str, Any]]:
     """The rows of one world's training or held-out problems: problem, and every right answer.
     of_solutions: see research/successes.py; the problems are the same.
 
@@ -84,7 +86,9 @@ def problems(*, world: str, seed: int, part: str, **of_solutions: float | str) -
 def check(seed: int, part: str, of_solutions: Iterable[str]) -> None:
     """ConfigError: no such part or key, a seed that is no whole number."""
     if part not in PARTS:
-        raise ConfigError(f"data.reasoning_gym.part is {quoted(part)}; use {' or '.join(PARTS)}")
+        raise ConfigError(
+            f"data.reasoning_gym.part is {quoted(part)}; use {' or '.join(PARTS)}"
+        )
     for key in set(of_solutions) - {"solved", "style", "warm_up"}:
         raise ConfigError(
             f"data.reasoning_gym.{key} does not exist; use solved, style or warm_up (research/successes.py)"
@@ -97,7 +101,10 @@ def check(seed: int, part: str, of_solutions: Iterable[str]) -> None:
 def _draw(world: World, seed: int) -> dict[str, list[dict[str, Any]]]:
     policy = POLICIES[world.policy]
     table, rng = facts(policy), random.Random(f"world/{seed}")
-    of_kind = {kind: [cell for cell, fact in table.items() if fact.kind == kind] for kind in (HARD, HALF_KNOWN, EASY)}
+    of_kind = {
+        kind: [cell for cell, fact in table.items() if fact.kind == kind]
+        for kind in (HARD, HALF_KNOWN, EASY)
+    }
     num_rare = round(world.rare * world.train)
     if not policy.walk:  # in a walk a cell has to lie on the way, so it may be any
         of_kind[HARD] = rng.sample(of_kind[HARD], round(2 * num_rare / world.reuse))
@@ -106,7 +113,11 @@ def _draw(world: World, seed: int) -> dict[str, list[dict[str, Any]]]:
     parts: dict[str, list[dict[str, Any]]] = {}
     for part, size in zip(PARTS, (world.train, world.held_out), strict=True):
         trains = part == "train"
-        known = of_kind if trains else {**of_kind, HARD: [cell for cell in of_kind[HARD] if uses[cell]]}
+        known = (
+            of_kind
+            if trains
+            else {**of_kind, HARD: [cell for cell in of_kind[HARD] if uses[cell]]}
+        )
         rows = []
         for number in range(size):
             rare = number < round(world.rare * size)
@@ -135,7 +146,11 @@ def _problem(
         cells: list[Cell] = []
         for kind in kinds:
             row = table[cells[-1]].entries[0] if policy.walk and cells else None
-            free = [cell for cell in known[kind] if cell not in cells and (row is None or cell[0] == row)]
+            free = [
+                cell
+                for cell in known[kind]
+                if cell not in cells and (row is None or cell[0] == row)
+            ]
             if kind in limit:  # the least used first: all of them are used alike
                 fewest = min((uses[cell] for cell in free), default=0)
                 free = [cell for cell in free if uses[cell] == fewest < limit[kind]]
@@ -145,14 +160,19 @@ def _problem(
         rows, columns = [row for row, _ in cells], [column for _, column in cells]
         if (
             len(cells) == STEPS
-            and (text := problem_text(policy, rows[:1] if policy.walk else rows, columns)) not in seen
+            and (text := problem_text(policy, rows[:1] if policy.walk else rows, columns))
+            not in seen
         ):
             uses.update(cell for cell, kind in zip(cells, kinds, strict=True) if kind in limit)
-            return text, [symbols(entries) for entries in right_solutions(policy, table, rows, columns)]
+            return text, [
+                symbols(entries) for entries in right_solutions(policy, table, rows, columns)
+            ]
     raise ConfigError("the world has more problems than its cells can make; ask for fewer")
 
 
-def right_solutions(policy: Policy, table: dict[Cell, Fact], rows: list[int], columns: list[int]) -> list[list[int]]:
+def right_solutions(
+    policy: Policy, table: dict[Cell, Fact], rows: list[int], columns: list[int]
+) -> list[list[int]]:
     """Every solution without a wrong step. `rows`: of the first step at least."""
     solutions = [[rows[0]] if policy.walk else []]
     for step, column in enumerate(columns):
@@ -185,11 +205,14 @@ def is_earned(world: str) -> Callable[[str, str], bool]:
         cells = [divmod(number, SIZE) for number in _numbers("c", problem)]
         if policy.walk:
             started, written = written[:1] == _numbers("r", problem), written[1:]
-            cells = list(zip([*_numbers("r", problem), *written], _numbers("x", problem), strict=False))
+            cells = list(
+                zip([*_numbers("r", problem), *written], _numbers("x", problem), strict=False)
+            )
             if not started:
                 return False
         return len(written) == STEPS and all(
-            cell in table and entry in _right(table[cell]) for cell, entry in zip(cells, written, strict=True)
+            cell in table and entry in _right(table[cell])
+            for cell, entry in zip(cells, written, strict=True)
         )
 
     return earned

@@ -25,7 +25,12 @@ from r3_openrlhf.runs.planning.forecast import make_plan, num_problems_of  # noq
 from r3_openrlhf.runs.planning.hardware import DEFAULT, Gpu, gpu_named  # noqa: E402
 from r3_openrlhf.runs.planning.shapes import measured, shape_of  # noqa: E402
 
-LAYERS = {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 4, "num_attention_heads": 12}
+LAYERS = {
+    "hidden_size": 1536,
+    "intermediate_size": 8960,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 12,
+}
 LAYERS |= {"num_key_value_heads": 2, "vocab_size": 1024}
 ON_A_CPU = {"hidden_size": 128, "intermediate_size": 256}
 TOKENS, SEQUENCES = 4096, 256  # of a micro-batch; of a decode step
@@ -45,19 +50,31 @@ def measured_rates(gpu: Gpu, *, cuda: bool) -> dict[str, float]:
     device, tokens, size = ("cuda", TOKENS, COPIED) if cuda else ("cpu", 64, 2**24)
     config = AutoConfig.for_model("qwen2", **LAYERS | ({} if cuda else ON_A_CPU))
     flops = f.forward_flops(measured(config), tokens=tokens, length=tokens)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa").to(device)
+    model = AutoModelForCausalLM.from_config(
+        config, dtype=torch.bfloat16, attn_implementation="sdpa"
+    ).to(device)
     ids = torch.zeros((1, tokens), dtype=torch.long, device=device)
-    weight = torch.ones((size // 2 // config.hidden_size, config.hidden_size), dtype=torch.bfloat16, device=device)
+    weight = torch.ones(
+        (size // 2 // config.hidden_size, config.hidden_size),
+        dtype=torch.bfloat16,
+        device=device,
+    )
     few = torch.ones((config.hidden_size, SEQUENCES), dtype=torch.bfloat16, device=device)
     host = torch.ones(size, dtype=torch.uint8, pin_memory=cuda)
     with torch.no_grad():
         forward = flops / seconds_of(lambda: model(ids)) / gpu.flops
         decode = weight.nbytes / seconds_of(lambda: weight @ few) / gpu.bandwidth
-    update = 3 * flops / seconds_of(lambda: model(ids).logits.float().sum().backward()) / gpu.flops
+    update = (
+        3 * flops / seconds_of(lambda: model(ids).logits.float().sum().backward()) / gpu.flops
+    )
     host_link = size / seconds_of(lambda: host.to(device, non_blocking=True, copy=True))
     return {
-        "forward": forward, "update": update, "decode": decode, "host_link": host_link, "tensor_sync_s": sync_seconds(device),
-    }  # fmt: skip
+        "forward": forward,
+        "update": update,
+        "decode": decode,
+        "host_link": host_link,
+        "tensor_sync_s": sync_seconds(device),
+    }
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
@@ -95,11 +112,19 @@ def receive(tensors: Any, answers: Any) -> None:
 def main() -> None:
     import torch
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("settings", nargs="+", metavar="experiment=NAME [gpu=NAME] [KEY=VALUE]...")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "settings", nargs="+", metavar="experiment=NAME [gpu=NAME] [KEY=VALUE]..."
+    )
     settings = tuple(parser.parse_args().settings)
-    chosen = [setting.removeprefix("gpu=") for setting in settings if setting.startswith("gpu=")]
-    config = load_config(*split_settings([one for one in settings if not one.startswith("gpu=")], command="plan"))
+    chosen = [
+        setting.removeprefix("gpu=") for setting in settings if setting.startswith("gpu=")
+    ]
+    config = load_config(
+        *split_settings([one for one in settings if not one.startswith("gpu=")], command="plan")
+    )
     gpu, cuda = gpu_named((chosen or [DEFAULT])[0]), torch.cuda.is_available()
     found = measured_rates(gpu, cuda=cuda)
     print(json.dumps(found, indent=1))

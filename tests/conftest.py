@@ -18,11 +18,35 @@ from tests import left_behind
 # A name that no file has does no harm.
 LONG_FILES = (
     *("test_resume.py", "test_preemption.py", "test_async.py"),
-    *("test_end_to_end.py", "test_submission.py", "test_beyond_the_paper.py", "test_hostile.py"),
-    *("test_packaging.py", "test_ppo.py", "test_ray_jobs.py", "test_algorithms.py", "test_pool.py"),
-    *("test_trl.py", "test_service.py", "test_agents_end_to_end.py", "test_remote_grader.py", "test_any_number_of_rows.py"),
-    *("test_tutorial.py", "test_doors.py", "test_critic.py", "test_gpu_check.py", "test_more_pages.py", "test_commands.py"),
-)  # fmt: skip
+    *(
+        "test_end_to_end.py",
+        "test_submission.py",
+        "test_beyond_the_paper.py",
+        "test_hostile.py",
+    ),
+    *(
+        "test_packaging.py",
+        "test_ppo.py",
+        "test_ray_jobs.py",
+        "test_algorithms.py",
+        "test_pool.py",
+    ),
+    *(
+        "test_trl.py",
+        "test_service.py",
+        "test_agents_end_to_end.py",
+        "test_remote_grader.py",
+        "test_any_number_of_rows.py",
+    ),
+    *(
+        "test_tutorial.py",
+        "test_doors.py",
+        "test_critic.py",
+        "test_gpu_check.py",
+        "test_more_pages.py",
+        "test_commands.py",
+    ),
+)
 
 # What a test file may import and a machine may lack, with what to do about it.
 MAY_LACK = {
@@ -30,7 +54,10 @@ MAY_LACK = {
     "alfworld": "pip install alfworld==0.4.2",
     "reasoning_gym": "pip install reasoning-gym",
     "trl": "pip install 'r3_openrlhf[trl]'",
-    **dict.fromkeys(("transfer_queue", "verl"), "verl needs Transformers below 5.11, the stack has a newer one"),
+    **dict.fromkeys(
+        ("transfer_queue", "verl"),
+        "verl needs Transformers below 5.11, the stack has a newer one",
+    ),
 }
 
 # As `r3` does: with the system's ninja in turn with ours DeepSpeed's operators would be built anew each time, for minutes.
@@ -96,14 +123,17 @@ def pytest_collection_modifyitems(items):
     """Run the long files first, then the others that start a cluster, so that what is left at the end can be shared evenly."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     begins = {name: number for number, name in enumerate(LONG_FILES)}
-    items.sort(key=lambda item: (begins.get(item.path.name, len(begins)), item.path not in slow))
+    items.sort(
+        key=lambda item: (begins.get(item.path.name, len(begins)), item.path not in slow)
+    )
 
 
 def pytest_collection_finish():
     """What collecting has made stays until the end: the garbage collector need not look through it again and again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)  # of 700, 10, 10: tests make many things that live for a moment
+    # of 700, 10, 10: tests make many things that live for a moment
+    gc.set_threshold(20_000, 20, 20)
     gc.enable()
 
 
@@ -112,7 +142,9 @@ def nothing_left_behind():
     """Each test file leaves the process and the patched libraries as it found them."""
     before = left_behind.process() | left_behind.code_of_libraries()
     yield
-    changed = left_behind.differences(before, left_behind.process() | left_behind.code_of_libraries())
+    changed = left_behind.differences(
+        before, left_behind.process() | left_behind.code_of_libraries()
+    )
     assert not changed, f"this file left changed: {', '.join(changed)}"
 
 
@@ -125,7 +157,9 @@ def byte_tokenizer():
     from transformers import PreTrainedTokenizerFast
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(alphabet)}, merges=[]))
+    tokenizer = Tokenizer(
+        models.BPE(vocab={letter: number for number, letter in enumerate(alphabet)}, merges=[])
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<s>"])

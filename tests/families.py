@@ -22,24 +22,34 @@ class Family:
 
 FAMILIES = {
     name: Family(**fields | {"tokens": tuple(fields["tokens"]), "ends": tuple(fields["ends"])})
-    for name, fields in json.loads(Path(__file__).with_name("families.json").read_text(encoding="utf-8")).items()
+    for name, fields in json.loads(
+        Path(__file__).with_name("families.json").read_text(encoding="utf-8")
+    ).items()
 }
 
 
 def write_model(
-    directory: Path, family: Family, *, tokenizer_class: str = "PreTrainedTokenizerFast", rows: int = 320
+    directory: Path,
+    family: Family,
+    *,
+    tokenizer_class: str = "PreTrainedTokenizerFast",
+    rows: int = 320,
 ) -> Path:
     """The directory of a stand-in. rows: embeddings that config.json names."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
     alphabet = ["<unk>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    tokenizer = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(alphabet)}, merges=[]))
+    tokenizer = Tokenizer(
+        models.BPE(vocab={letter: number for number, letter in enumerate(alphabet)}, merges=[])
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(family.tokens))
     if family.adds_bos:
         bos = (family.bos, tokenizer.token_to_id(family.bos))
-        tokenizer.post_processor = processors.TemplateProcessing(single=f"{family.bos} $A", special_tokens=[bos])
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{family.bos} $A", special_tokens=[bos]
+        )
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(directory / "tokenizer.json"))
     ids = [tokenizer.token_to_id(token) for token in family.ends]

@@ -14,9 +14,20 @@ import signal
 import sys
 from pathlib import Path
 
-PATCHED = ("openrlhf", "vllm", "deepspeed", "ray")  # what r3_openrlhf/stack and machine/cpu reach into
+# what r3_openrlhf/stack and machine/cpu reach into
+PATCHED = (
+    "openrlhf",
+    "vllm",
+    "deepspeed",
+    "ray",
+)
 NOT_THEIRS = ("PYTEST_CURRENT_TEST", "RAY_CLIENT_MODE")  # pytest's own; what `import ray` sets
-NEVER_BY_AN_IMPORT = ("R3_", "SLURM", "RAY_")  # other variables are added by libraries when they are imported
+# other variables are added by libraries when they are imported
+NEVER_BY_AN_IMPORT = (
+    "R3_",
+    "SLURM",
+    "RAY_",
+)
 
 
 def _of_module(module) -> dict:
@@ -41,13 +52,24 @@ def code_of_libraries() -> dict:
 
 
 def process() -> dict:
-    found: dict = {f"the environment's {name}": value for name, value in os.environ.items() if name not in NOT_THEIRS}
+    found: dict = {
+        f"the environment's {name}": value
+        for name, value in os.environ.items()
+        if name not in NOT_THEIRS
+    }
     found["the working directory"] = Path.cwd()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD, signal.SIGALRM):
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGUSR1,
+        signal.SIGCHLD,
+        signal.SIGALRM,
+    ):
         found[f"what {number.name} does"] = signal.getsignal(number)
     for name in ("RLIMIT_NOFILE", "RLIMIT_AS", "RLIMIT_CORE", "RLIMIT_NPROC"):
         found[f"the limit {name}"] = resource.getrlimit(getattr(resource, name))
-    found["the event loop that runs here"] = asyncio._get_running_loop()  # get_running_loop raises where there is none
+    # get_running_loop raises where there is none
+    found["the event loop that runs here"] = asyncio._get_running_loop()
     found["what logging shows"] = logging.root.level, logging.root.manager.disable
     if "torch" in sys.modules:
         torch = sys.modules["torch"]
@@ -60,8 +82,14 @@ def process() -> dict:
 def differences(before: dict, after: dict) -> list[str]:
     """Names whose value is another one, and variables of ours that were added."""
     changed = {
-        name for name in before if name in after and before[name] is not after[name] and before[name] != after[name]
+        name
+        for name in before
+        if name in after and before[name] is not after[name] and before[name] != after[name]
     }
-    changed |= {name for name in before.keys() - after.keys() if name.startswith("the environment's ")}
+    changed |= {
+        name for name in before.keys() - after.keys() if name.startswith("the environment's ")
+    }
     added = tuple(f"the environment's {prefix}" for prefix in NEVER_BY_AN_IMPORT)
-    return sorted(changed | {name for name in after.keys() - before.keys() if name.startswith(added)})
+    return sorted(
+        changed | {name for name in after.keys() - before.keys() if name.startswith(added)}
+    )

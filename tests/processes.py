@@ -7,11 +7,18 @@ from typing import Any
 import psutil
 
 
-def until(condition: Callable[[], Any], *, seconds: float = 600.0, what: str | Callable[[], str] = "it") -> Any:
+def until(
+    condition: Callable[[], Any],
+    *,
+    seconds: float = 600.0,
+    what: str | Callable[[], str] = "it",
+) -> Any:
     """The first true value of condition()."""
     end = time.monotonic() + seconds
     while not (value := condition()):
-        assert time.monotonic() < end, f"waited {seconds:.0f} s for {what() if callable(what) else what}"
+        assert time.monotonic() < end, (
+            f"waited {seconds:.0f} s for {what() if callable(what) else what}"
+        )
         time.sleep(0.1)  # only the pace of asking
     return value
 

@@ -14,4 +14,6 @@ def rows_of(file: Path) -> list[list[str]]:
 def tables_beside(test_file: str) -> dict[str, Any]:
     """The tables of NAME.toml beside test_NAME.py."""
     file = Path(test_file)
-    return tomllib.loads(file.with_name(file.stem.removeprefix("test_") + ".toml").read_text("utf-8"))
+    return tomllib.loads(
+        file.with_name(file.stem.removeprefix("test_") + ".toml").read_text("utf-8")
+    )

@@ -35,12 +35,15 @@ def another_value(key):
     bounds = field.metadata["bounds"]
     candidates = (1.5, 3, 0.25, 0.5, 3_000_000, -1.5)
     kind = int if field.default is None else type(field.default)
-    return next(v for v in candidates if bounds.allow(v) and v != field.default and isinstance(v, kind))
+    return next(
+        v for v in candidates if bounds.allow(v) and v != field.default and isinstance(v, kind)
+    )
 
 
 @pytest.mark.parametrize("algo", BASELINES)
 def test_a_key_that_nothing_reads_is_refused_and_the_default_is_not(algo):
-    config = load_config("cpu_smoke", [f"algo={algo}"])  # an experiment's keys are there, for its other arms
+    # an experiment's keys are there, for its other arms
+    config = load_config("cpu_smoke", [f"algo={algo}"])
     values, defaults = dataclasses.asdict(config), flatten(R3Config(run_dir="run"))
     keeps = ("history.", "exploration.rrl.") if config.keeps_history else ()
     keys = [key for key in defaults if key.startswith(SECTIONS) and not key.startswith(keeps)]
@@ -51,10 +54,15 @@ def test_a_key_that_nothing_reads_is_refused_and_the_default_is_not(algo):
             with_overrides(values, [f"{key}={text}"], source="test")
         sentence = str(refusal.value)
         assert key in sentence or key.partition(".")[0] in sentence
-        assert (f"algo is {algo}" in sentence or "dynamic_filtering" in sentence) and "\n" not in sentence
-        with_overrides(values, [f"{key}={'null' if defaults[key] is None else defaults[key]}"] * (
-            not key.endswith(".enabled")
-        ), source="test")  # fmt: skip
+        assert (
+            f"algo is {algo}" in sentence or "dynamic_filtering" in sentence
+        ) and "\n" not in sentence
+        with_overrides(
+            values,
+            [f"{key}={'null' if defaults[key] is None else defaults[key]}"]
+            * (not key.endswith(".enabled")),
+            source="test",
+        )
 
 
 def test_an_experiment_of_ones_own_that_names_its_algorithm_is_asked_for_its_keys(tmp_path):
@@ -63,7 +71,10 @@ def test_an_experiment_of_ones_own_that_names_its_algorithm_is_asked_for_its_key
     body = "# @package _global_\ndefaults:\n  - cpu_smoke\n  - _self_\nreplay: {enabled: false, k: 4}\n"
     body += "reflection: {enabled: false}\nranking: {enabled: false}\n"
     file.write_text(body + "algo: grpo\n")
-    with pytest.raises(ConfigError, match="replay.k is 4, but algo is grpo, which replays no rollouts; use algo=r3"):
+    with pytest.raises(
+        ConfigError,
+        match="replay.k is 4, but algo is grpo, which replays no rollouts; use algo=r3",
+    ):
         load_config(str(file), [])
     file.write_text(body)
     assert load_config(str(file), ["algo=grpo"]).replay.k == 4  # an arm of an experiment of r3
@@ -73,7 +84,9 @@ def test_an_experiment_of_ones_own_that_names_its_algorithm_is_asked_for_its_key
 def test_lam_is_answered_with_both_meanings(old, algo):
     with pytest.raises(ConfigError) as refusal:
         load_config("cpu_smoke", [f"algo={algo}", f"{old}=0.95"])
-    assert "advantage.std_eps" in str(refusal.value) and "openrlhf.algo.advantage.lambd" in str(refusal.value)
+    assert "advantage.std_eps" in str(refusal.value) and "openrlhf.algo.advantage.lambd" in str(
+        refusal.value
+    )
 
 
 def test_every_estimator_and_every_loss_works_with_all_of_r3_or_says_why_not():
@@ -81,19 +94,28 @@ def test_every_estimator_and_every_loss_works_with_all_of_r3_or_says_why_not():
     for estimator in ESTIMATORS:
         for loss in LOSSES:
             mean = "seq-mean-token-mean" if LOSSES[loss].of_response else "token-mean"
-            settings = [f"advantage.function={estimator}", f"train.loss={loss}", f"train.loss_aggregation={mean}"]
+            settings = [
+                f"advantage.function={estimator}",
+                f"train.loss={loss}",
+                f"train.loss_aggregation={mean}",
+            ]
             try:
                 config = load_config("cpu_smoke", ["algo=r3", *settings])
             except ConfigError as error:
                 refused.setdefault(estimator, str(error))
-                config = load_config("cpu_smoke", ["algo=r3", *settings, "ranking.enabled=false"])
+                config = load_config(
+                    "cpu_smoke", ["algo=r3", *settings, "ranking.enabled=false"]
+                )
             assert config.estimator is ESTIMATORS[estimator] and config.loss is LOSSES[loss]
     assert set(refused) == {"nsr", "w_reinforce"}
     assert refused["nsr"].endswith("a ranking would change nothing; use ranking.enabled=false")
 
 
 def test_an_algorithm_of_a_user_is_one_function_in_one_file(tmp_path):
-    config = load_config("cpu_smoke", ["algo=examples/own_maxrl.py:maxrl", "train.loss=examples/own_cispo.py:cispo"])
+    config = load_config(
+        "cpu_smoke",
+        ["algo=examples/own_maxrl.py:maxrl", "train.loss=examples/own_cispo.py:cispo"],
+    )
     assert config.estimator.of([1.0, 0.0, 0.0, 0.0]) == [3, -1, -1, -1] and config.loss.of_user
     assert config.algorithm.own_advantages and config.keeps_history and config.replay.enabled
     (tmp_path / "record.py").write_text(
@@ -101,7 +123,11 @@ def test_an_algorithm_of_a_user_is_one_function_in_one_file(tmp_path):
     )
     off = [f"{name}.enabled=false" for name in ("replay", "reflection", "ranking")]
     config = load_config("cpu_smoke", [f"algo={tmp_path / 'record.py'}:MINE", *off])
-    assert config.estimator is ESTIMATORS["maxrl"] and config.loss is LOSSES["cispo"] and not config.keeps_history
+    assert (
+        config.estimator is ESTIMATORS["maxrl"]
+        and config.loss is LOSSES["cispo"]
+        and not config.keeps_history
+    )
 
 
 @pytest.mark.parametrize("preset", [one for one in presets() if one not in TRAJECTORIES])
@@ -109,12 +135,19 @@ def test_an_arm_of_imported_successes_needs_some_and_every_other_arm_none(preset
     try:
         config = load_config("cpu_smoke", [f"algo={preset}"])
     except ConfigError as refusal:
-        assert preset in OF_IMPORTED and "history.start=DIR" in str(refusal) and "\n" not in str(refusal)
+        assert (
+            preset in OF_IMPORTED
+            and "history.start=DIR" in str(refusal)
+            and "\n" not in str(refusal)
+        )
         for source in ("history.start=x", "rollout.collect.share=0.1"):
             budget = ["train.max_generated_tokens=1000"]
             assert load_config("cpu_smoke", [f"algo={preset}", source, *budget]).has_imported
     else:
-        assert preset not in OF_IMPORTED and config.replay.imported == R3Config(run_dir="run").replay.imported
+        assert (
+            preset not in OF_IMPORTED
+            and config.replay.imported == R3Config(run_dir="run").replay.imported
+        )
 
 
 def test_the_first_pages_of_two_algorithms_differ():
@@ -129,7 +162,14 @@ def test_the_first_pages_of_two_algorithms_differ():
         "dapo: estimator group_norm of OpenRLHF; loss ppo, token-mean; clip: eps_clip_low 0.2, eps_clip_high 0.28, "
         "dual_clip off"
     )
-    assert "prefix groups" in lines["prefix"][1] and all("imported successes" in lines[one][1] for one in OF_IMPORTED)
-    assert lines["dapo"][1] == "on: group filter, overlong penalty" and "off: replay" in lines["dapo"][2]
-    own = algorithm_lines(load_config("cpu_smoke", ["algo=r3", "advantage.function=nsr", "ranking.enabled=false"]))
+    assert "prefix groups" in lines["prefix"][1] and all(
+        "imported successes" in lines[one][1] for one in OF_IMPORTED
+    )
+    assert (
+        lines["dapo"][1] == "on: group filter, overlong penalty"
+        and "off: replay" in lines["dapo"][2]
+    )
+    own = algorithm_lines(
+        load_config("cpu_smoke", ["algo=r3", "advantage.function=nsr", "ranking.enabled=false"])
+    )
     assert "estimator nsr, which has no baseline" in own[0]

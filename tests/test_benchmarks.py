@@ -13,14 +13,21 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 def run(name, *arguments, timeout=600):
     return subprocess.run(
-        [sys.executable, BENCHMARKS / name, *arguments], text=True, capture_output=True, timeout=timeout
+        [sys.executable, BENCHMARKS / name, *arguments],
+        text=True,
+        capture_output=True,
+        timeout=timeout,
     )
 
 
-@pytest.mark.parametrize("file", sorted(BENCHMARKS.glob("[a-z]*.py")), ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", sorted(BENCHMARKS.glob("[a-z]*.py")), ids=lambda file: file.stem
+)
 def test_each_explains_itself(file):
     done = run(file.name, "--help")
-    assert done.returncode == 0 and f"python benchmarks/{file.name}" in file.read_text(), done.stderr
+    assert done.returncode == 0 and f"python benchmarks/{file.name}" in file.read_text(), (
+        done.stderr
+    )
 
 
 def test_entropy_on_a_cpu(tmp_path):

@@ -18,13 +18,18 @@ from tests.families import FAMILIES, write_model
 from tests.runs.test_rollout_files import rollout
 
 REPOSITORY = Path(__file__).parents[1]
-SCRIPTS = sorted(path for path in (REPOSITORY / "examples" / "scripts").glob("*.sh") if os.access(path, os.X_OK))
+SCRIPTS = sorted(
+    path
+    for path in (REPOSITORY / "examples" / "scripts").glob("*.sh")
+    if os.access(path, os.X_OK)
+)
 
 
 @pytest.fixture(autouse=True)
 def nothing_in_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", os.environ["PATH"])  # `r3 train` adds the directory of its interpreter
+    # `r3 train` adds the directory of its interpreter
+    monkeypatch.setenv("PATH", os.environ["PATH"])
     yield
     assert not list(tmp_path.glob("runs/*/train.log"))
 
@@ -40,9 +45,17 @@ def test_every_experiment_dry_runs_and_writes_nothing(experiment, tmp_path, monk
     assert result.exit_code == 0, result.output
     config = load_config(experiment, [])
     assert f"path: {config.model.path}\n" in result.stdout
-    assert f"--rollout.n_samples_per_prompt {config.rollout.n_samples_per_prompt} \\\n" in result.stdout
-    warned = "Warning: no held-out problems, so r3 compare will refuse this run; set held_out.path" in result.stdout
-    assert warned == (config.held_out.path is None) and not (warned and config.cluster.device == "cuda")
+    assert (
+        f"--rollout.n_samples_per_prompt {config.rollout.n_samples_per_prompt} \\\n"
+        in result.stdout
+    )
+    warned = (
+        "Warning: no held-out problems, so r3 compare will refuse this run; set held_out.path"
+        in result.stdout
+    )
+    assert warned == (config.held_out.path is None) and not (
+        warned and config.cluster.device == "cuda"
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -56,21 +69,30 @@ def test_the_printed_command_is_a_command():
     command = result.stdout[result.stdout.index("python -m") :]
     config = load_config("cpu_smoke", overrides)
     model_dir = locate_model(config.model.path)
-    arguments = openrlhf_arguments(config, RunDirectory("/runs/a b"), model_dir=model_dir, platform="cuda")
+    arguments = openrlhf_arguments(
+        config, RunDirectory("/runs/a b"), model_dir=model_dir, platform="cuda"
+    )
     shell = f"show() {{ printf '%s\\0' \"$@\"; }}; show {command}"
-    words = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True).stdout.split("\0")
+    words = subprocess.run(
+        ["bash", "-c", shell], capture_output=True, text=True, check=True
+    ).stdout.split("\0")
     assert words == ["python", "-m", "openrlhf.cli.train_ppo_ray", *arguments, ""]
 
 
 def rows(path, num):
-    path.write_text("".join(f'{{"problem": "What is {n}?", "answer": "{n}"}}\n' for n in range(num)))
+    path.write_text(
+        "".join(f'{{"problem": "What is {n}?", "answer": "{n}"}}\n' for n in range(num))
+    )
     return f"data.path={path}"
 
 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        (["data.max_len=513"], "data.max_len is 513, but model.path tiny has 512 positions; use data.max_len=512 or"),
+        (
+            ["data.max_len=513"],
+            "data.max_len is 513, but model.path tiny has 512 positions; use data.max_len=512 or",
+        ),
         (["data.max_len=30", "reflection.enabled=false"], "fewer than one batch"),
         (["data.max_len=45"], "but the shortest reflection prompt needs"),
         (["held_out.path=FILE"], "of the problems that are trained on"),
@@ -94,13 +116,24 @@ def test_a_dry_run_begins_with_the_first_page(tmp_path):
     from r3_openrlhf.runs.models.locate import resolve_model
 
     resolve_model("tiny")
-    command = ["train", "experiment=cpu_smoke", rows(tmp_path / "rows.jsonl", 64), "data.task=math", "--dry-run"]
+    command = [
+        "train",
+        "experiment=cpu_smoke",
+        rows(tmp_path / "rows.jsonl", 64),
+        "data.task=math",
+        "--dry-run",
+    ]
     result = call(*command)
     assert result.exit_code == 0, result.output
-    first = "Problems   64 rows read, 64 used\n           problem: problem, answer: answer\nSteps"
+    first = (
+        "Problems   64 rows read, 64 used\n           problem: problem, answer: answer\nSteps"
+    )
     assert result.stdout.startswith(first)
     assert "  prompt     <|im_start|>user\n             What is 0?" in result.stdout
-    assert "  grader     \\boxed{0}: correct\n             The answer is 0.: correct\n" in result.stdout
+    assert (
+        "  grader     \\boxed{0}: correct\n             The answer is 0.: correct\n"
+        in result.stdout
+    )
     assert "--rollout." not in result.stdout and len(result.stdout.splitlines()) < 50
     page = json.loads(call(*command, "--json").stdout)["first_page"]
     assert (page["read"], page["used"], len(page["examples"])) == (64, 64, 3)
@@ -110,7 +143,12 @@ def test_a_dry_run_refuses_what_is_wrong_for_sure(tmp_path):
     """DeepSeek-R1-Distill-Llama under transformers 5: the page shows what the model would have read."""
     family = FAMILIES["DeepSeek-R1-Distill-Llama"]
     directory = write_model(tmp_path / "m", family, tokenizer_class="LlamaTokenizerFast")
-    settings = [rows(tmp_path / "rows.jsonl", 64), "data.task=math", f"model.path={directory}", "data.max_len=1000"]
+    settings = [
+        rows(tmp_path / "rows.jsonl", 64),
+        "data.task=math",
+        f"model.path={directory}",
+        "data.max_len=1000",
+    ]
     result = call("train", "experiment=cpu_smoke", *settings, "--dry-run")
     assert result.exit_code == 1 and "Whatis0?" in result.stdout
     assert "it loses spaces" in result.stderr
@@ -118,9 +156,13 @@ def test_a_dry_run_refuses_what_is_wrong_for_sure(tmp_path):
 
 def test_a_dry_run_in_the_directory_of_another_run_is_refused(run, tmp_path):
     run.append_metrics({"step": 1})
-    result = call("train", "experiment=cpu_smoke", f"run_dir={run.path}", "replay.k=5", "--dry-run")
+    result = call(
+        "train", "experiment=cpu_smoke", f"run_dir={run.path}", "replay.k=5", "--dry-run"
+    )
     assert result.exit_code == 1 and "replay.k (2 there, 5 now)" in result.stderr
-    result = call("train", "experiment=cpu_smoke", f"run_dir={tmp_path / 'run' / 'data'}", "--dry-run")
+    result = call(
+        "train", "experiment=cpu_smoke", f"run_dir={tmp_path / 'run' / 'data'}", "--dry-run"
+    )
     assert result.exit_code == 0
 
 
@@ -134,12 +176,17 @@ def test_a_dry_run_says_what_it_could_not_check(monkeypatch, tmp_path):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     command = ["train", "experiment=cpu_smoke", "model.path=org/name", "--dry-run"]
     result = call(*command)
-    assert result.exit_code == 0 and "as the model is not here (org/name cannot be had" in result.stderr
+    assert (
+        result.exit_code == 0
+        and "as the model is not here (org/name cannot be had" in result.stderr
+    )
     assert "  prompt     Calculate" in result.stdout
     (tmp_path / "models--org--name" / "refs").mkdir(parents=True)
     (tmp_path / "models--org--name" / "refs" / "main").write_text("a" * 40)
     folder = tmp_path / "models--org--name" / "snapshots" / ("a" * 40)
-    shutil.copytree(resolve_model("tiny"), folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    shutil.copytree(
+        resolve_model("tiny"), folder, ignore=shutil.ignore_patterns("*.safetensors")
+    )
     result = call(*command)
     assert result.exit_code == 0 and "Not checked" not in result.stderr, result.stderr
     assert "  prompt     <|im_start|>user\n" in result.stdout
@@ -151,7 +198,10 @@ def test_a_gpu_experiment_without_a_gpu_says_so():
     if torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
     result = call("train", "experiment=r3_1p5b_deepscaler_8gpu")
-    assert result.exit_code == 1 and "cluster.device is cuda, but no CUDA device is visible here" in result.stderr
+    assert (
+        result.exit_code == 1
+        and "cluster.device is cuda, but no CUDA device is visible here" in result.stderr
+    )
 
 
 def test_help_and_version():
@@ -171,7 +221,9 @@ def test_a_finished_run_is_shown_and_not_trained_again(run):
     result = call("train", "experiment=cpu_smoke", f"run_dir={run.path}")
     assert result.exit_code == 0
     assert "This run is finished" in result.stderr and "0.500 -> 0.500" in result.stdout
-    assert not run.is_finished(load_config("cpu_smoke", [f"run_dir={run.path}", "train.num_epochs=3"]))
+    assert not run.is_finished(
+        load_config("cpu_smoke", [f"run_dir={run.path}", "train.num_epochs=3"])
+    )
     assert call("show", str(run.path)).stdout == result.stdout
 
 
@@ -196,10 +248,21 @@ TRAINING = [script for script in SCRIPTS if "\nexec r3 train" in script.read_tex
 @pytest.mark.parametrize("script", TRAINING, ids=lambda path: path.name)
 def test_every_example_script_dry_runs(script, tmp_path):
     """As a user calls it: from anywhere, with further settings. In a run_dir of its own: the checkout's may hold a run."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith("SLURM")
+    }
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    command = ["bash", str(script), "train.seed=7", f"run_dir={tmp_path / 'run'}", "--dry-run", "-v"]
-    result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    command = [
+        "bash",
+        str(script),
+        "train.seed=7",
+        f"run_dir={tmp_path / 'run'}",
+        "--dry-run",
+        "-v",
+    ]
+    result = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600
+    )
     assert result.returncode == 0, result.stderr
     assert "--train.seed 7" in result.stdout
     assert f"\nalgo: {'grpo' if script.stem.startswith('grpo') else 'r3'}\n" in result.stdout
@@ -209,7 +272,10 @@ def test_every_example_script_dry_runs(script, tmp_path):
 
 CLUSTERS = {
     "slurm": (["--dry-run"], "#SBATCH --array=1,2,3"),
-    "ray_job": (["--address", "http://HOST:8265", "--dry-run"], "r3 train experiment=r3_1p5b_deepscaler_8gpu"),
+    "ray_job": (
+        ["--address", "http://HOST:8265", "--dry-run"],
+        "r3 train experiment=r3_1p5b_deepscaler_8gpu",
+    ),
     "kubernetes": (["--image", "IMAGE", "--claim", "runs", "--mount", "/runs"], "kind: RayJob"),
     "container": (["--dry-run"], "docker run"),
 }
@@ -229,5 +295,7 @@ def test_a_script_for_each_cluster_says_what_it_would_start(kind, tmp_path):
 def test_the_examples_are_listed_one_line_each():
     examples = REPOSITORY / "examples"
     named = re.findall(r"\]\(([^)]+)\)", (examples / "README.md").read_text())
-    files = subprocess.run(["git", "ls-files", "."], cwd=examples, capture_output=True, text=True, check=True).stdout
+    files = subprocess.run(
+        ["git", "ls-files", "."], cwd=examples, capture_output=True, text=True, check=True
+    ).stdout
     assert sorted(named) == sorted(set(files.split()) - {"README.md"})

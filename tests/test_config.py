@@ -59,7 +59,11 @@ def test_overrides_win_and_take_hydra_values():
             "+replay.order=newest",
         ],
     )
-    assert (config.replay.k, config.replay.order, config.data.system_prompt) == (5, "newest", "a, b")
+    assert (config.replay.k, config.replay.order, config.data.system_prompt) == (
+        5,
+        "newest",
+        "a, b",
+    )
     assert config.reward.urls == ["http://a:1", "http://b:2"]
     assert config.openrlhf == {"actor": {"dual_clip": 3.0}}
     assert config.data.reasoning_gym["size"] == 64 and config.train.max_steps is None
@@ -70,7 +74,9 @@ def test_overrides_win_and_take_hydra_values():
 
 def test_a_configuration_leaves_nothing_behind_for_the_next():
     first = load_config("cpu_smoke", [])
-    load_config("cpu_smoke", ["train.seed=7", "reward.urls=[http://a:1]"]).reward.urls.append("x")
+    load_config("cpu_smoke", ["train.seed=7", "reward.urls=[http://a:1]"]).reward.urls.append(
+        "x"
+    )
     assert load_config("cpu_smoke", []) == first
 
 
@@ -84,7 +90,8 @@ def test_a_part_of_an_algorithm_is_answered_by_settings_that_load(word):
 
 REFUSED = [(SMOKE, "", *case) for case in TABLES["refused"].items()]
 REFUSED += [
-    ("agent_smoke", "agents.environment is vault", *case) for case in TABLES["refused with an environment"].items()
+    ("agent_smoke", "agents.environment is vault", *case)
+    for case in TABLES["refused with an environment"].items()
 ]
 
 
@@ -106,7 +113,11 @@ def fields_of(schema=R3Config, prefix=""):
             yield f"{prefix}{field.name}", schema, field
 
 
-CHECKED = {key: (schema, field) for key, schema, field in fields_of() if field.metadata and schema is not R3Config}
+CHECKED = {
+    key: (schema, field)
+    for key, schema, field in fields_of()
+    if field.metadata and schema is not R3Config
+}
 
 
 @pytest.mark.parametrize("key", CHECKED)
@@ -114,7 +125,10 @@ def test_what_a_field_may_not_be_is_refused_with_key_value_and_a_way_out(key):
     """Law: every bound and every fixed set of words holds where the section is made."""
     schema, field = CHECKED[key]
     if "words" in field.metadata:
-        with pytest.raises(ConfigError, match=f"^{re.escape(key)} is 'no-such', which does not exist; known: .+"):
+        with pytest.raises(
+            ConfigError,
+            match=f"^{re.escape(key)} is 'no-such', which does not exist; known: .+",
+        ):
             schema(**{field.name: "no-such"})
         return
     bounds = field.metadata["bounds"]
@@ -131,7 +145,10 @@ def test_what_a_field_may_not_be_is_refused_with_key_value_and_a_way_out(key):
         (["agents.options={}"], {}),
         (["agents.options={keys:2}"], {"keys": 2}),
         (["agents.options.rooms=4"], {"rooms": 4, "keys": 1}),
-        (["agents.options.rooms=4", "agents.options={keys:2}", "agents.options.rooms=5"], {"keys": 2, "rooms": 5}),
+        (
+            ["agents.options.rooms=4", "agents.options={keys:2}", "agents.options.rooms=5"],
+            {"keys": 2, "rooms": 5},
+        ),
     ],
     ids=str,
 )
@@ -142,23 +159,38 @@ def test_options_of_an_environment_take_the_place_of_the_experiment_s(overrides,
 
 @pytest.mark.parametrize("preset", ["hgpo", "gigpo", "agent_grpo"])
 def test_the_presets_of_trajectories_choose_the_estimator(preset):
-    before, after = flatten(load_config("agent_smoke", [])), flatten(load_config("agent_smoke", [f"algo={preset}"]))
+    before, after = (
+        flatten(load_config("agent_smoke", [])),
+        flatten(load_config("agent_smoke", [f"algo={preset}"])),
+    )
     changed = {key: value for key, value in after.items() if value != before[key]}
-    assert (changed.pop("arm"), changed.pop("run_dir")) == (preset, f"{before['run_dir']}_{preset}")
+    assert (changed.pop("arm"), changed.pop("run_dir")) == (
+        preset,
+        f"{before['run_dir']}_{preset}",
+    )
     wanted = preset.removeprefix("agent_")
     assert changed == ({} if wanted == "hgpo" else {"agents.estimator": wanted})
 
 
 def test_the_tasks_of_an_environment_are_the_data():
     """Also where a file or another process reads the configuration, and of no other run."""
-    for config in (load_config("agent_smoke", []), config_from_json(config_to_json(load_config("agent_smoke", [])))):
-        assert config.data.path == config.held_out.path == "environment:vault" and config.is_agentic
+    for config in (
+        load_config("agent_smoke", []),
+        config_from_json(config_to_json(load_config("agent_smoke", []))),
+    ):
+        assert (
+            config.data.path == config.held_out.path == "environment:vault"
+            and config.is_agentic
+        )
     assert load_config("agent_smoke", ["held_out.max_samples=null"]).held_out.path is None
     assert load_config(SMOKE, ["held_out.max_samples=3"]).held_out.path is None
 
 
 def test_the_table_of_the_paper_preset_is_its_difference_from_ours():
-    ours, paper = (flatten(load_config("r3_1p5b_deepscaler_8gpu", [f"algo={name}"])) for name in ("r3", "r3_paper"))
+    ours, paper = (
+        flatten(load_config("r3_1p5b_deepscaler_8gpu", [f"algo={name}"]))
+        for name in ("r3", "r3_paper")
+    )
     text = (CONFIGS.resolve().parent / "docs" / "algorithms.md").read_text()
     rows = re.findall(r"^\| `([a-z_.]+)` \| (\S+) \| (\S+) \| .+\|$", text, re.MULTILINE)
     found = {key: tuple(map(yaml.safe_load, values)) for key, *values in rows}
@@ -168,11 +200,20 @@ def test_the_table_of_the_paper_preset_is_its_difference_from_ours():
 
 def test_an_experiment_may_be_a_file_elsewhere(tmp_path):
     file = tmp_path / "one.yaml"
-    file.write_text("# @package _global_\nrun_dir: runs/one\nmodel: {path: tiny}\nreplay: {k: 3}\n")
+    file.write_text(
+        "# @package _global_\nrun_dir: runs/one\nmodel: {path: tiny}\nreplay: {k: 3}\n"
+    )
     config = load_config(str(file), ["algo=r3", "data.path=x.jsonl"])
-    assert (config.replay.k, config.algo, config.run_dir) == (3, "r3", str(Path("runs/one_r3").absolute()))
+    assert (config.replay.k, config.algo, config.run_dir) == (
+        3,
+        "r3",
+        str(Path("runs/one_r3").absolute()),
+    )
     file.write_text("model: {path: tiny}\n")
-    for name, words in (("two", "is a file that does not exist"), ("one", "must begin with the line '# @package")):
+    for name, words in (
+        ("two", "is a file that does not exist"),
+        ("one", "must begin with the line '# @package"),
+    ):
         with pytest.raises(ConfigError, match=f"{name}.yaml {words}"):
             load_config(str(file.with_name(f"{name}.yaml")), [])
 
@@ -192,17 +233,28 @@ def test_a_preset_changes_what_it_names_and_nothing_else(preset, experiment):
     changed = {key: value for key, value in after.items() if value != before[key]}
     assert changed.pop("run_dir") == before["run_dir"].replace(SMOKE, f"{experiment}_{preset}")
     assert changed.pop("arm") == preset
-    assert {key: after[key] for key in ARMS[preset]} == ARMS[preset] and changed.keys() <= ARMS[preset].keys()
+    assert {key: after[key] for key in ARMS[preset]} == ARMS[preset] and changed.keys() <= ARMS[
+        preset
+    ].keys()
 
 
 def test_what_is_said_on_the_command_line_wins_over_the_preset(tmp_path):
-    config = load_config(SMOKE, ["train.eps_clip_high=0.25", "algo=dapo", "arm=mine", f"run_dir={tmp_path}"])
-    assert (config.train.eps_clip_high, config.arm, config.run_dir) == (0.25, "mine", str(tmp_path))
+    config = load_config(
+        SMOKE, ["train.eps_clip_high=0.25", "algo=dapo", "arm=mine", f"run_dir={tmp_path}"]
+    )
+    assert (config.train.eps_clip_high, config.arm, config.run_dir) == (
+        0.25,
+        "mine",
+        str(tmp_path),
+    )
 
 
 def test_a_key_that_a_file_misspells_is_refused_too():
     text = config_to_yaml(load_config(SMOKE, [])).replace("max_policy_lag", "max_lag")
-    with pytest.raises(ConfigError, match=re.escape("x.yaml sets replay.max_lag, which does not exist; did you mean")):
+    with pytest.raises(
+        ConfigError,
+        match=re.escape("x.yaml sets replay.max_lag, which does not exist; did you mean"),
+    ):
         config_from_yaml(text, source="x.yaml")
 
 
@@ -219,7 +271,8 @@ def test_a_retired_key_is_answered_by_its_name_and_read_over_in_a_file_of_a_run(
 
 def test_a_retired_value_is_answered_too():
     with pytest.raises(
-        ConfigError, match="advantage.scope is 'literal', which damped every group .*; use mixed_groups"
+        ConfigError,
+        match="advantage.scope is 'literal', which damped every group .*; use mixed_groups",
     ):
         load_config(SMOKE, ["advantage.scope=literal"])
     config = load_config(SMOKE, [])
@@ -230,7 +283,9 @@ def test_a_retired_value_is_answered_too():
 def test_a_file_of_a_run_reads_no_environment(monkeypatch):
     monkeypatch.setenv("SECRET", "of-the-reader")
     text = config_to_yaml(load_config(SMOKE, [])).replace("arm: null", "arm: ${oc.env:SECRET}")
-    with pytest.raises(ConfigError, match=re.escape("x.yaml holds an interpolation, '${oc.env:SECRET}'")):
+    with pytest.raises(
+        ConfigError, match=re.escape("x.yaml holds an interpolation, '${oc.env:SECRET}'")
+    ):
         config_from_yaml(text, source="x.yaml")
 
 
@@ -284,7 +339,9 @@ def test_batches_that_pass_divide_evenly(prompts, samples, ranks, batch, micro):
 
     try:
         config = R3Config(
-            rollout=RolloutConfig(batch_size=prompts, n_samples_per_prompt=samples, micro_batch_size=1),
+            rollout=RolloutConfig(
+                batch_size=prompts, n_samples_per_prompt=samples, micro_batch_size=1
+            ),
             train=TrainConfig(batch_size=batch, micro_batch_size=micro),
             cluster=ClusterConfig(gpus_per_node=ranks),
         )
@@ -327,13 +384,19 @@ def test_which_dual_clip_holds(overrides, bound):
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1))
 def test_a_path_is_taken_as_it_is(path):
     """Whatever its characters are for Hydra. In quotes, or with an interpolation, it is Hydra's as before."""
-    assume("${" not in path and path != "???" and not (len(path) > 1 and path[0] == path[-1] and path[0] in "'\""))
+    assume(
+        "${" not in path
+        and path != "???"
+        and not (len(path) > 1 and path[0] == path[-1] and path[0] in "'\"")
+    )
     settings = [f"{key}={path}" for key in ("data.path", "model.path", "held_out.path")]
     config = load_config("cpu_smoke", settings)
     given = [config.data.path, config.model.path, config.held_out.path]
     assert given == [path, path, None if path == "null" else path]
     if path.strip() and not set(path) & set(",@"):  # OpenRLHF splits at these two
-        assert load_config("cpu_smoke", [f"run_dir={path}"]).run_dir == str(Path(os.path.expanduser(path)).absolute())
+        assert load_config("cpu_smoke", [f"run_dir={path}"]).run_dir == str(
+            Path(os.path.expanduser(path)).absolute()
+        )
 
 
 def test_hydras_grammar_is_there_for_other_keys_and_for_quotes(tmp_path, monkeypatch):

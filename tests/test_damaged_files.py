@@ -14,24 +14,54 @@ from tests.comparison.synthetic import config_text
 from tests.tables import rows_of
 
 TABLES = json.loads(Path(__file__).with_name("damaged_files.json").read_text())
-COMMANDS, READ_BY = TABLES["commands"], TABLES["read_by"]  # name -> words; file -> the commands that read it
+# name -> words; file -> the commands that read it
+COMMANDS, READ_BY = (
+    TABLES["commands"],
+    TABLES["read_by"],
+)
 ALIAS_BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+    f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n"
+    for a, b in zip("abcdefgh", "bcdefghi", strict=True)
 )
 ANY_FILE = {
-    "binary": b"\x00\xff\xfe\x80" * 64, "list": b"[1, 2]\n", "scalar": b"5\n", "null": b"null\n", "text": b'"text"\n',
-    "garbage": b"}{ not anything: [\n", "deep": b"[" * 50_000 + b"]" * 50_000 + b"\n",
-    "deep objects": b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"\n", "directory": None,
-}  # fmt: skip
-YAML = {"alias bomb": ALIAS_BOMB.encode(), **{name: text.encode() for name, text in TABLES["yaml"].items()}}
+    "binary": b"\x00\xff\xfe\x80" * 64,
+    "list": b"[1, 2]\n",
+    "scalar": b"5\n",
+    "null": b"null\n",
+    "text": b'"text"\n',
+    "garbage": b"}{ not anything: [\n",
+    "deep": b"[" * 50_000 + b"]" * 50_000 + b"\n",
+    "deep objects": b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"\n",
+    "directory": None,
+}
+YAML = {
+    "alias bomb": ALIAS_BOMB.encode(),
+    **{name: text.encode() for name, text in TABLES["yaml"].items()},
+}
 STEP = {"step": 1, "generated_tokens_total": 10, "reward_mean": 0.5}
 EVALUATION = {
-    "step": 1, "generated_tokens": 10, "pass_at_1": 0.5, "pass_at_n": 0.5, "n_samples": 2, "num_problems": 3, "name": "held_out",
-}  # fmt: skip
+    "step": 1,
+    "generated_tokens": 10,
+    "pass_at_1": 0.5,
+    "pass_at_n": 0.5,
+    "n_samples": 2,
+    "num_problems": 3,
+    "name": "held_out",
+}
 ROLLOUT = {
-    "step": 1, "uid": "p", "context": "plain", "verdict": "wrong", "reward": 0.0, "recalled_from": None, "advantage": 0.1,
-    "num_tokens": 3, "truncated": False, "ranked": False, "reason": "wrong", "text": "x",
-}  # fmt: skip
+    "step": 1,
+    "uid": "p",
+    "context": "plain",
+    "verdict": "wrong",
+    "reward": 0.0,
+    "recalled_from": None,
+    "advantage": 0.1,
+    "num_tokens": 3,
+    "truncated": False,
+    "ranked": False,
+    "reason": "wrong",
+    "text": "x",
+}
 COUNTS = {"num_problems": 1, "num_dropped_overlong": 0, "num_duplicates": 0, "num_unusable": 0}
 
 
@@ -58,17 +88,23 @@ WRITTEN = {"metrics.jsonl": STEP, "evaluations.jsonl": EVALUATION, "data/counts.
 DAMAGE = {
     "config.yaml": {**ANY_FILE, **YAML},
     **{
-        name: ANY_FILE | {kind: changed(line, **changes) for kind, changes in TABLES["lines"][name].items()}
+        name: ANY_FILE
+        | {kind: changed(line, **changes) for kind, changes in TABLES["lines"][name].items()}
         for name, line in WRITTEN.items()
     },
     "rollouts/step_000001.parquet": {
-        **ANY_FILE, "other columns": parquet(a=[1]), "cut": row()[:-9],
-        **{kind: row(**changes) for kind, changes in TABLES["lines"]["rollouts/step_000001.parquet"].items()},
+        **ANY_FILE,
+        "other columns": parquet(a=[1]),
+        "cut": row()[:-9],
+        **{
+            kind: row(**changes)
+            for kind, changes in TABLES["lines"]["rollouts/step_000001.parquet"].items()
+        },
     },
     "finished.yaml": {"binary": ANY_FILE["binary"]},
     "code_state.txt": {"binary": ANY_FILE["binary"]},
     "history.sqlite": {key: ANY_FILE[key] for key in ("binary", "text", "directory", "deep")},
-}  # fmt: skip
+}
 DAMAGE["metrics.jsonl"]["infinity"] = b'{"step": 1, "reward_mean": 1e999}\n'
 
 
@@ -80,7 +116,9 @@ def run(tmp_path):
     (path / "config.yaml").write_text(config_text(path))
     (path / "finished.yaml").write_text(config_text(path))
     (path / "metrics.jsonl").write_bytes(changed(STEP))
-    (path / "evaluations.jsonl").write_bytes(changed(EVALUATION, step=0, generated_tokens=0) + changed(EVALUATION))
+    (path / "evaluations.jsonl").write_bytes(
+        changed(EVALUATION, step=0, generated_tokens=0) + changed(EVALUATION)
+    )
     RunDirectory(path).write_rollouts(1, [ROLLOUT])
     (path / "data" / "counts.json").write_bytes(changed(COUNTS))
     (path / "code_state.txt").write_text("commit unknown\n")
@@ -106,7 +144,9 @@ def test_the_run_of_these_tests_is_read_by_every_command(run):
         assert call(name, run).exit_code == 0, name
 
 
-@pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, kinds in DAMAGE.items() for kind in kinds])
+@pytest.mark.parametrize(
+    ("name", "kind"), [(name, kind) for name, kinds in DAMAGE.items() for kind in kinds]
+)
 def test_a_damaged_file_is_one_sentence(name, kind, run):
     content = DAMAGE[name][kind]
     file = run / name
@@ -134,19 +174,26 @@ WRONG_VALUES = rows_of(Path(__file__).with_name("wrong_values.txt"))
 @pytest.mark.parametrize(("words", "sentence"), WRONG_VALUES)
 def test_a_wrong_value_is_one_sentence(words, sentence, run, tmp_path):
     contents = {
-        "file": b"x", "useless.jsonl": b'{"problem": "", "answer": "1"}\n' * 3, "binary.jsonl": ANY_FILE["binary"],
-        "newline_token": b"0123456789abcdef\n0123456789abcdef", "blank_token": b" " * 32,
-    }  # fmt: skip
+        "file": b"x",
+        "useless.jsonl": b'{"problem": "", "answer": "1"}\n' * 3,
+        "binary.jsonl": ANY_FILE["binary"],
+        "newline_token": b"0123456789abcdef\n0123456789abcdef",
+        "blank_token": b" " * 32,
+    }
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     files = {"<run>": str(run), "\\udcff": "\udcff"}
-    files |= {f"<{name.partition('.')[0]}>": str(tmp_path / name) for name in [*contents, "missing"]}
+    files |= {
+        f"<{name.partition('.')[0]}>": str(tmp_path / name) for name in [*contents, "missing"]
+    }
     for name, path in files.items():
         words, sentence = words.replace(name, path), sentence.replace(name, path)
     assert sentence in refused(r3(*words.split()))
 
 
-def test_what_nobody_expected_is_one_sentence_with_the_place_of_its_traceback(run, monkeypatch, tmp_path):
+def test_what_nobody_expected_is_one_sentence_with_the_place_of_its_traceback(
+    run, monkeypatch, tmp_path
+):
     def fail(self):
         raise ZeroDivisionError("by\nnothing")
 

@@ -28,7 +28,10 @@ def locked():
 
 
 def test_the_lock_satisfies_the_requirements(locked):
-    lines = [line.partition("#")[0].strip() for line in (REPOSITORY / "requirements.txt").read_text().splitlines()]
+    lines = [
+        line.partition("#")[0].strip()
+        for line in (REPOSITORY / "requirements.txt").read_text().splitlines()
+    ]
     requirements = [Requirement(line) for line in lines if line]
     assert len(requirements) > 20
     for requirement in requirements:
@@ -39,7 +42,9 @@ def test_the_lock_satisfies_the_requirements(locked):
 def test_every_package_has_a_hash_and_no_address(name):
     """torch's CPU build is on an index of its own, which has the hash."""
     text = (REPOSITORY / name).read_text()
-    blocks = re.split(r"\n(?=[^ #])", re.sub(r"^#.*\n|^torch==.*\+cpu\n", "", text, flags=re.MULTILINE))
+    blocks = re.split(
+        r"\n(?=[^ #])", re.sub(r"^#.*\n|^torch==.*\+cpu\n", "", text, flags=re.MULTILINE)
+    )
     for block in blocks:
         pin = r"[\w.-]+(\[[\w,-]+\])?==\S+ \\\n( +--hash=sha256:[0-9a-f]{64}( \\)?\n?)+$"
         assert re.match(pin, block), block[:200]
@@ -67,7 +72,9 @@ def test_nothing_that_a_locked_package_asks_for_is_missing(locked):
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
                 version = locked.get(normal(requirement.name))
                 said = f"{package.name} asks for {requirement}, the lock has {version}"
-                assert version and requirement.specifier.contains(Version(version), prereleases=True), said
+                assert version and requirement.specifier.contains(
+                    Version(version), prereleases=True
+                ), said
                 asked += 1
     assert asked > 300
 
@@ -89,7 +96,8 @@ def calls(tmp_path_factory):
     programs.mkdir()
     log = copy / "calls.txt"
     (programs / "nvcc").write_text("#!/bin/bash\n")
-    (programs / "nvidia-smi").write_text("#!/bin/bash\nprintf '8.9\\n9.0\\n9.0\\n'\n")  # compute capabilities
+    # compute capabilities
+    (programs / "nvidia-smi").write_text("#!/bin/bash\nprintf '8.9\\n9.0\\n9.0\\n'\n")
     (programs / "python3.11").write_text(
         "#!/bin/bash\n"
         'if [ "$1" = - ]; then exit; fi\n'
@@ -110,7 +118,12 @@ def calls(tmp_path_factory):
     command = [copy / "scripts" / "setup_gpu.sh"]
     done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert [line[:3] for line in done.stderr.splitlines() if line[:1].isdigit()] == ["1/4", "2/4", "3/4", "4/4"]
+    assert [line[:3] for line in done.stderr.splitlines() if line[:1].isdigit()] == [
+        "1/4",
+        "2/4",
+        "3/4",
+        "4/4",
+    ]
     assert "    [3/73] flash_fwd_hdim32\n" in done.stderr  # a line for each file of flash-attn
     assert "    torch-2.13.0.whl (900 MB)\n" in done.stderr  # and for each wheel
     parts = log.read_text().split("CALL ")[1:]
@@ -124,7 +137,11 @@ def test_the_script_installs_the_whole_lock_and_nothing_else(calls, locked):
     assert together == locked
     for arguments, packages in calls:
         assert {"--no-deps", "--no-build-isolation"} <= set(arguments)
-        assert "--require-hashes" in arguments if packages else arguments[-2:] == ["--editable", "."]
+        assert (
+            "--require-hashes" in arguments
+            if packages
+            else arguments[-2:] == ["--editable", "."]
+        )
     assert [bool(packages) for _, packages in calls] == [True] * (len(calls) - 1) + [False]
 
 
@@ -137,7 +154,9 @@ def test_the_script_builds_after_torch_and_the_build_tools(calls):
     assert max(tools) < order["torch"] < order["deepspeed"] < order["flash-attn"]
     assert order["vllm"] == order["torch"]
     wheels_only = [packages for arguments, packages in calls if "--only-binary" in arguments]
-    built = [name for arguments, packages in calls if "--no-binary" in arguments for name in packages]
+    built = [
+        name for arguments, packages in calls if "--no-binary" in arguments for name in packages
+    ]
     assert len(wheels_only) == 1 and not wheels_only[0].keys() & set(built)
     assert built[:2] == ["deepspeed", "flash-attn"]
     assert all("FORCE=TRUE" in arguments for arguments, _ in calls)
@@ -161,7 +180,11 @@ MISSING = {  # a name of PROGRAMS is taken away; the toolkit's version, settings
     "nvcc": (None, {}, "nvcc is needed to build flash-attn"),
     "another toolkit": ("12.8", {}, "CUDA toolkit: 12.8 ("),
     "a small TMPDIR": ("13.0", {"TMPDIR": "small"}, "disk of TMPDIR: 0.06 GiB free"),
-    "another flash-attn": ("13.0", {"FLASH_ATTN": "somewhere"}, "FLASH_ATTN is 'somewhere'; use none"),
+    "another flash-attn": (
+        "13.0",
+        {"FLASH_ATTN": "somewhere"},
+        "FLASH_ATTN is 'somewhere'; use none",
+    ),
 }
 
 
@@ -174,7 +197,9 @@ def test_the_script_says_what_is_missing_before_it_installs(tmp_path, name):
     cuda.mkdir(parents=True)
     for program in PROGRAMS[: PROGRAMS.index("g++") if name == "python3.11" else None]:
         if program != name:
-            (tmp_path / program).symlink_to(sys.executable if program == "python3.11" else shutil.which(program))
+            (tmp_path / program).symlink_to(
+                sys.executable if program == "python3.11" else shutil.which(program)
+            )
     if version:
         (cuda / "nvcc").write_text(TOOLKIT.format(version))
         (cuda / "nvcc").chmod(0o755)
@@ -183,18 +208,33 @@ def test_the_script_says_what_is_missing_before_it_installs(tmp_path, name):
     if "TMPDIR" in given:
         environment["TMPDIR"] = str(small)
         mount = f'{shutil.which("mount")} -t tmpfs -o size=64m tmpfs {small}; exec "$@"'
-        command = [shutil.which("unshare"), "--map-root-user", "--mount", command[0], "-euc", mount, "bash", *command]
+        command = [
+            shutil.which("unshare"),
+            "--map-root-user",
+            "--mount",
+            command[0],
+            "-euc",
+            mount,
+            "bash",
+            *command,
+        ]
         if subprocess.run([*command[:3], shutil.which("true")], capture_output=True).returncode:
             pytest.skip("this machine lets nobody mount a file system of their own")
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 1 and sentence in done.stderr and "1/4" not in done.stderr, done.stderr
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 1 and sentence in done.stderr and "1/4" not in done.stderr, (
+        done.stderr
+    )
 
 
 # ── the container file ──
 
 
 def instructions() -> list[tuple[str, str]]:
-    text = re.sub(r"^\s*#.*\n", "", DOCKERFILE.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    text = re.sub(r"^\s*#.*\n", "", DOCKERFILE.read_text(), flags=re.MULTILINE).replace(
+        "\\\n", " "
+    )
     return [tuple(line.split(maxsplit=1)) for line in text.splitlines() if line.strip()]
 
 
@@ -210,8 +250,15 @@ def test_the_container_file_passes_its_linter(tmp_path):
 
 def test_the_container_is_installed_by_the_script(locked):
     runs = [text for name, text in instructions() if name == "RUN"]
-    assert len(runs) == 2 and runs[0].startswith("dnf install -y ") and runs[1].endswith(" scripts/setup_gpu.sh")
-    assert not any(re.search(r"\b(pip3?|uv|curl|wget)\s", run.replace("python3.11-pip", "")) for run in runs)
+    assert (
+        len(runs) == 2
+        and runs[0].startswith("dnf install -y ")
+        and runs[1].endswith(" scripts/setup_gpu.sh")
+    )
+    assert not any(
+        re.search(r"\b(pip3?|uv|curl|wget)\s", run.replace("python3.11-pip", ""))
+        for run in runs
+    )
     assert ("CMD", '["r3", "doctor", "--stack", "gpu"]') in instructions()
     cuda = re.search(r"nvidia/cuda:(\d+\.\d+)\.\d+-devel", dict(instructions())["FROM"])[1]
     assert locked["cuda-toolkit"].startswith(f"{cuda}.")
@@ -219,8 +266,14 @@ def test_the_container_is_installed_by_the_script(locked):
 
 def test_the_container_gets_every_file_that_the_installation_reads(tmp_path):
     """What COPY copies is there, passes .dockerignore, and is enough: a wheel of it has the lists of the doctor."""
-    allowed = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    copied = [word for name, text in instructions() if name == "COPY" for word in text.split()[:-1]]
+    allowed = {
+        line[1:]
+        for line in (REPOSITORY / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
+    copied = [
+        word for name, text in instructions() if name == "COPY" for word in text.split()[:-1]
+    ]
     assert set(copied) == allowed
     for name in copied:
         source = REPOSITORY / name
@@ -229,7 +282,9 @@ def test_the_container_gets_every_file_that_the_installation_reads(tmp_path):
         else:
             (tmp_path / name).parent.mkdir(exist_ok=True)
             shutil.copy(source, tmp_path / name)
-    broken = [str(path) for path in tmp_path.rglob("*") if path.is_symlink() and not path.exists()]
+    broken = [
+        str(path) for path in tmp_path.rglob("*") if path.is_symlink() and not path.exists()
+    ]
     assert broken == []
     script = (tmp_path / "scripts" / "setup_gpu.sh").read_text()
     lock = re.search(r"^lock=(.*)$", script, re.MULTILINE)[1]
@@ -248,5 +303,11 @@ def test_a_wheel_is_cut_and_joined_and_a_changed_part_is_refused(tmp_path):
     assert joined.read_bytes() == content
     joined.unlink()
     parts[1].write_bytes(content[:1_000_000])
-    refused = subprocess.run([script, "join", tmp_path / "parts"], capture_output=True, text=True)
-    assert refused.returncode == 1 and f"{parts[1].name}: FAILED" in refused.stdout and not joined.exists()
+    refused = subprocess.run(
+        [script, "join", tmp_path / "parts"], capture_output=True, text=True
+    )
+    assert (
+        refused.returncode == 1
+        and f"{parts[1].name}: FAILED" in refused.stdout
+        and not joined.exists()
+    )

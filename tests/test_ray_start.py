@@ -63,19 +63,34 @@ ray.init(address=sys.argv[1], log_to_driver=False)
 @pytest.fixture
 def slow_agents():
     """Environment of a Ray with such agents, and its directory, of a short name."""
-    with tempfile.TemporaryDirectory(prefix="r3g", dir="/tmp", ignore_cleanup_errors=True) as place:
+    with tempfile.TemporaryDirectory(
+        prefix="r3g", dir="/tmp", ignore_cleanup_errors=True
+    ) as place:
         gate = Path(place) / "gate"
         os.mkfifo(gate)
         (Path(place) / "sitecustomize.py").write_text(SLOW_AGENTS)
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "SLURM"))}
-        environment |= {"PYTHONPATH": f"{place}:{REPOSITORY}", "R3_TEST_GATE": str(gate), "RAY_TMPDIR": place}
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("RAY_", "SLURM"))
+        }
+        environment |= {
+            "PYTHONPATH": f"{place}:{REPOSITORY}",
+            "R3_TEST_GATE": str(gate),
+            "RAY_TMPDIR": place,
+        }
         yield environment | {"RAY_USAGE_STATS_ENABLED": "0"}
         os.close(os.open(gate, os.O_RDWR))  # whoever still waits ends, as its raylet has
 
 
 def run(code, *arguments, environment):
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], env=environment, capture_output=True, text=True, timeout=900, cwd="/"
+        [sys.executable, "-c", code, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        cwd="/",
     )
     assert done.stdout.endswith("as expected\n"), done.stderr[-3000:]
 
@@ -100,11 +115,21 @@ def test_a_node_of_a_job_waits_for_no_agent(slow_agents):
 
     port, place = free_port(), Path(slow_agents["RAY_TMPDIR"])
     command = start_command(
-        address=node_address(), port=port, head="", node="a", temp_dir=place, gpus=0,
+        address=node_address(),
+        port=port,
+        head="",
+        node="a",
+        temp_dir=place,
+        gpus=0,
         ray_args="--num-cpus=1 --object-store-memory=80000000",
-    )  # fmt: skip
+    )
     head = subprocess.Popen(
-        command, env=slow_agents, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/"
+        command,
+        env=slow_agents,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd="/",
     )
     said = []
     try:

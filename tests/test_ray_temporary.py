@@ -13,7 +13,12 @@ pytestmark = pytest.mark.stack
 
 def test_it_is_the_directory_that_ray_chooses(monkeypatch):
     utils = pytest.importorskip("ray._common.utils")
-    for variables in ({}, {"TMPDIR": "/a"}, {"RAY_TMPDIR": "/b"}, {"TMPDIR": "/a", "RAY_TMPDIR": "/b"}):
+    for variables in (
+        {},
+        {"TMPDIR": "/a"},
+        {"RAY_TMPDIR": "/b"},
+        {"TMPDIR": "/a", "RAY_TMPDIR": "/b"},
+    ):
         for name in ("TMPDIR", "RAY_TMPDIR"):
             monkeypatch.delenv(name, raising=False)
         for name, value in variables.items():
@@ -22,7 +27,10 @@ def test_it_is_the_directory_that_ray_chooses(monkeypatch):
 
 
 def test_a_private_directory_is_open_to_its_user_alone_and_goes_with_its_block(tmp_path):
-    with private_directory(tmp_path / "new") as first, private_directory(tmp_path / "new") as second:
+    with (
+        private_directory(tmp_path / "new") as first,
+        private_directory(tmp_path / "new") as second,
+    ):
         assert first != second and first.is_dir()
         assert first.parent.stat().st_mode & 0o777 == 0o700
         assert sweep(tmp_path / "new") == []

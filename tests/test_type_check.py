@@ -16,7 +16,15 @@ def cache(tmp_path_factory):
 
 
 def mypy(cache, *files):
-    command = [sys.executable, "-m", "mypy", "--no-error-summary", "--cache-dir", str(cache), *files]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--no-error-summary",
+        "--cache-dir",
+        str(cache),
+        *files,
+    ]
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
 
 
@@ -27,6 +35,10 @@ def test_the_package_is_clean(cache):
 
 def test_the_check_can_fail(cache, tmp_path):
     wrong = tmp_path / "wrong.py"
-    wrong.write_text("from r3_openrlhf.method.core.rewards import length_reward\nlength_reward('3', max_tokens=2)\n")
+    wrong.write_text(
+        "from r3_openrlhf.method.core.rewards import length_reward\nlength_reward('3', max_tokens=2)\n"
+    )
     found = mypy(cache, str(wrong))
-    assert found.returncode == 1 and 'incompatible type "str"; expected "int"' in found.stdout, found.stdout
+    assert (
+        found.returncode == 1 and 'incompatible type "str"; expected "int"' in found.stdout
+    ), found.stdout

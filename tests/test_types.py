@@ -18,7 +18,9 @@ def batch():
 
 
 def advantages(**words):
-    return batch().advantages(**{"alpha": 1.0, "lam": 0.0, "scope": "mixed_groups", "guard": "none", **words})
+    return batch().advantages(
+        **{"alpha": 1.0, "lam": 0.0, "scope": "mixed_groups", "guard": "none", **words}
+    )
 
 
 def misspelt(settings, **words):
@@ -37,26 +39,57 @@ def flags(**words):
 
 
 def recalled(**words):
-    return Storing(lambda uid, verdict: [rollout("correct")], **words).recall(batch().rollouts, step=0)
+    return Storing(lambda uid, verdict: [rollout("correct")], **words).recall(
+        batch().rollouts, step=0
+    )
 
 
 @pytest.mark.parametrize(
     ("entrance", "sentence"),
     [
-        (lambda: advantages(guard="centered"), "guard is 'centered'; did you mean 'centred'? it must be one of none, no_std, centred"),
-        (lambda: advantages(scope="mixd_groups"), "scope is 'mixd_groups'; did you mean 'mixed_groups'?"),
-        (lambda: batch().recall(lambda *_: [], mode="replcae", rng=random.Random(0)), "mode is 'replcae'; did you mean 'replace'?"),
-        (lambda: batch().rows_to_rank(scope="fialed"), "scope is 'fialed'; did you mean 'failed'?"),
-        (lambda: EntropyStatistics(peak=1.0, global_=0.5, source="exatc"), "source is 'exatc'; did you mean 'exact'?"),
-        (lambda: EntropyStatistics(peak=1.0, global_=0.5, source="auto"), "source is 'auto'; statistics come from"),
+        (
+            lambda: advantages(guard="centered"),
+            "guard is 'centered'; did you mean 'centred'? it must be one of none, no_std, centred",
+        ),
+        (
+            lambda: advantages(scope="mixd_groups"),
+            "scope is 'mixd_groups'; did you mean 'mixed_groups'?",
+        ),
+        (
+            lambda: batch().recall(lambda *_: [], mode="replcae", rng=random.Random(0)),
+            "mode is 'replcae'; did you mean 'replace'?",
+        ),
+        (
+            lambda: batch().rows_to_rank(scope="fialed"),
+            "scope is 'fialed'; did you mean 'failed'?",
+        ),
+        (
+            lambda: EntropyStatistics(peak=1.0, global_=0.5, source="exatc"),
+            "source is 'exatc'; did you mean 'exact'?",
+        ),
+        (
+            lambda: EntropyStatistics(peak=1.0, global_=0.5, source="auto"),
+            "source is 'auto'; statistics come from",
+        ),
         (lambda: rollout("corect"), "verdict is 'corect'; did you mean 'correct'?"),
         (lambda: rollout(context="plian"), "context is 'plian'; did you mean 'plain'?"),
         (lambda: rollout(context=7), "context is 7; it must be one of plain, reflection"),
-        (lambda: (r3 := R3(settings_of(ranking__entropy_source="tokp"))).rows_to_measure(r3.recall(batch().rollouts, step=0)), "ranking.entropy_source is 'tokp'; did you mean 'topk'?"),
-        (lambda: recalled(replay__old_logprobs="behavior"), "replay.old_logprobs is 'behavior'; did you mean 'behaviour'?"),
-        (lambda: flags(train__loss_aggregation="token_mean"), "train.loss_aggregation is 'token_mean'; did you mean 'token-mean'?"),
+        (
+            lambda: (r3 := R3(settings_of(ranking__entropy_source="tokp"))).rows_to_measure(
+                r3.recall(batch().rollouts, step=0)
+            ),
+            "ranking.entropy_source is 'tokp'; did you mean 'topk'?",
+        ),
+        (
+            lambda: recalled(replay__old_logprobs="behavior"),
+            "replay.old_logprobs is 'behavior'; did you mean 'behaviour'?",
+        ),
+        (
+            lambda: flags(train__loss_aggregation="token_mean"),
+            "train.loss_aggregation is 'token_mean'; did you mean 'token-mean'?",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_misspelt_word_is_named(entrance, sentence):
     with pytest.raises(ValueError) as refusal:
         entrance()

@@ -28,7 +28,10 @@ SECTIONS = {
     "Records": ("Rollout", "EntropyStatistics", "Verdict", "Context"),
 }
 # Documented as docs/settings.md, or as the module that has the other names; an error has no signature.
-ELSEWHERE = {name for name in r3_openrlhf.__all__ if name.endswith(("Settings", "Config"))} | {"method", "ConfigError"}
+ELSEWHERE = {name for name in r3_openrlhf.__all__ if name.endswith(("Settings", "Config"))} | {
+    "method",
+    "ConfigError",
+}
 
 
 def page() -> str:
@@ -51,10 +54,18 @@ def described(name: str, thing: Any) -> Iterator[str]:
     yield text_of(source)
     if inspect.isclass(source) and not dataclasses.is_dataclass(source):
         for method, value in vars(source).items():
-            public = not method.startswith("_") and (inspect.isroutine(value) or isinstance(value, property))
+            public = not method.startswith("_") and (
+                inspect.isroutine(value) or isinstance(value, property)
+            )
             if public and inspect.getdoc(value):
-                function = value.fget if isinstance(value, property) else getattr(source, method)
-                call = method if isinstance(value, property) else f"{method}{signature_of(function)}"
+                function = (
+                    value.fget if isinstance(value, property) else getattr(source, method)
+                )
+                call = (
+                    method
+                    if isinstance(value, property)
+                    else f"{method}{signature_of(function)}"
+                )
                 yield f"#### `{name}.{call}`\n"
                 yield text_of(function)
 
@@ -68,7 +79,9 @@ def signature_of(thing: Any) -> str:
         if one.name not in ("self", "cls")
     ]
     return re.sub(
-        r"<factory>", "...", str(found.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
+        r"<factory>",
+        "...",
+        str(found.replace(parameters=parameters, return_annotation=inspect.Signature.empty)),
     )
 
 
@@ -76,7 +89,13 @@ def text_of(thing: Any) -> str:
     """The docstring: its text with examples as code, then arguments, result and errors."""
     doc = inspect.getdoc(thing) or ""
     parsed = docstring_parser.parse(doc, style=docstring_parser.DocstringStyle.GOOGLE)
-    lines = [paragraphs(re.split(r"^(?:Args|Attributes|Returns|Raises|Yields):$", doc, flags=re.MULTILINE)[0].strip())]
+    lines = [
+        paragraphs(
+            re.split(r"^(?:Args|Attributes|Returns|Raises|Yields):$", doc, flags=re.MULTILINE)[
+                0
+            ].strip()
+        )
+    ]
     if arguments := [one for one in parsed.params if one.args[0] in ("param", "attribute")]:
         lines += ["| Name | Meaning |\n|---|---|"]
         lines += [f"| `{one.arg_name}` | {cell(one.description)} |" for one in arguments]
@@ -90,11 +109,17 @@ def text_of(thing: Any) -> str:
 
 def paragraphs(text: str) -> str:
     """Markdown, in which an indented formula or example is a fenced block."""
-    text = re.sub(r"METHOD sections? ([\d, and]*\d)", r"section \1 of [the method](method.md)", text)
+    text = re.sub(
+        r"METHOD sections? ([\d, and]*\d)", r"section \1 of [the method](method.md)", text
+    )
     parts = []
     for part in text.split("\n\n"):
         code = all(line.startswith("    ") for line in part.splitlines() if line)
-        parts.append(f"```text\n{inspect.cleandoc(part)}\n```" if code and part.strip() else inspect.cleandoc(part))
+        parts.append(
+            f"```text\n{inspect.cleandoc(part)}\n```"
+            if code and part.strip()
+            else inspect.cleandoc(part)
+        )
     return "\n\n".join(parts) + "\n"
 
 

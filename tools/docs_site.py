@@ -17,9 +17,17 @@ from mkdocs.structure.pages import Page
 sys.path.insert(0, str(Path(__file__).parent))
 import api_page  # noqa: E402
 
-LINK = re.compile(r"\]\((?:\.\./)+([^)#\s]+)(#[^)\s]*)?\)")  # pages lie in docs/ itself, so all of these leave it
+# pages lie in docs/ itself, so all of these leave it
+LINK = re.compile(r"\]\((?:\.\./)+([^)#\s]+)(#[^)\s]*)?\)")
 NOT_EXECUTED = re.compile(r"^( *)<!-- (not executed: .+?) -->$", re.MULTILINE)
-LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml", ".toml": "toml", ".jsonl": "json", ".json": "json"}
+LANGUAGES = {
+    ".py": "python",
+    ".sh": "bash",
+    ".yaml": "yaml",
+    ".toml": "toml",
+    ".jsonl": "json",
+    ".json": "json",
+}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -35,15 +43,28 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Adds index.md, which is README.md, api.md, and a page for each file outside docs/ that a page links to."""
     if "api.md" in str(config.nav):
         files.append(
-            File.generated(config, "api.md", content=f"---\nsearch:\n  boost: 0.0001\n---\n\n{api_page.page()}")
+            File.generated(
+                config,
+                "api.md",
+                content=f"---\nsearch:\n  boost: 0.0001\n---\n\n{api_page.page()}",
+            )
         )
     repository = Path(config.config_file_path).parent
     if not files.get_file_from_path("index.md"):
         files.append(File.generated(config, "index.md", content=front_page(repository)))
-    linked = {match[1] for file in files.documentation_pages() for match in LINK.finditer(file.content_string)}
+    linked = {
+        match[1]
+        for file in files.documentation_pages()
+        for match in LINK.finditer(file.content_string)
+    }
     for path in sorted(linked):
-        if (repository / path).is_file():  # a link to nothing stays as it is, and --strict refuses it
-            files.append(File.generated(config, source_page(path), content=page_of(repository / path, name=path)))
+        # a link to nothing stays as it is, and --strict refuses it
+        if (repository / path).is_file():
+            files.append(
+                File.generated(
+                    config, source_page(path), content=page_of(repository / path, name=path)
+                )
+            )
     return files
 
 
@@ -52,7 +73,11 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     if page.file.src_uri.startswith("source/"):
         return markdown
     markdown = LINK.sub(
-        lambda match: f"]({source_page(match[1])})" if files.get_file_from_path(source_page(match[1])) else match[0],
+        lambda match: (
+            f"]({source_page(match[1])})"
+            if files.get_file_from_path(source_page(match[1]))
+            else match[0]
+        ),
         markdown,
     )
     return NOT_EXECUTED.sub(r"\1*\2*{ .not-executed }\n", markdown)
@@ -61,7 +86,9 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 def front_page(repository: Path) -> str:
     """README.md as a page of docs/."""
     text = (repository / "README.md").read_text(encoding="utf-8")
-    return re.sub(r"\]\((?!https?:|#)(docs/)?", lambda match: "](" if match[1] else "](../", text)
+    return re.sub(
+        r"\]\((?!https?:|#)(docs/)?", lambda match: "](" if match[1] else "](../", text
+    )
 
 
 def source_page(path: str) -> str:

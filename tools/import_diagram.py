@@ -48,8 +48,16 @@ def import_diagram(checkout: Path, package: str = PACKAGE) -> Diagram:
             end = room_of(imported, package)
             if room is not None and end is not None and room != end:
                 rooms.add_edge(room, end)
-    circles = [sorted(part) for edges in (files, rooms) for part in networkx.strongly_connected_components(edges)]
-    return Diagram(rooms=rooms, floors=floors_of(rooms), circles=[circle for circle in circles if len(circle) > 1])
+    circles = [
+        sorted(part)
+        for edges in (files, rooms)
+        for part in networkx.strongly_connected_components(edges)
+    ]
+    return Diagram(
+        rooms=rooms,
+        floors=floors_of(rooms),
+        circles=[circle for circle in circles if len(circle) > 1],
+    )
 
 
 def room_of(module: str, package: str = PACKAGE) -> str | None:
@@ -65,7 +73,9 @@ def floors_of(rooms: networkx.DiGraph) -> list[list[str]]:
     condensed = networkx.condensation(rooms)
     height: dict[int, int] = {}
     for part in reversed(list(networkx.topological_sort(condensed))):
-        height[part] = 1 + max((height[below] for below in condensed.successors(part)), default=-1)
+        height[part] = 1 + max(
+            (height[below] for below in condensed.successors(part)), default=-1
+        )
     floors: list[list[str]] = [[] for _ in range(max(height.values()) + 1)]
     for part, floor in height.items():
         floors[floor] += condensed.nodes[part]["members"]
@@ -80,12 +90,17 @@ def text_of(diagram: Diagram) -> str:
     ]
     for number, floor in reversed(list(enumerate(diagram.floors))):
         lines.append(f"\nfloor {number}")
-        lines += [f"  {room:<20} -> {', '.join(sorted(rooms.successors(room))) or '(nothing)'}" for room in floor]
+        lines += [
+            f"  {room:<20} -> {', '.join(sorted(rooms.successors(room))) or '(nothing)'}"
+            for room in floor
+        ]
     lines += [f"\ncircle: {' <-> '.join(circle)}" for circle in diagram.circles]
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("checkout", nargs="?", type=Path, default=Path(__file__).parents[1])
     print(text_of(import_diagram(parser.parse_args().checkout.resolve())))

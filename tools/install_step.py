@@ -17,7 +17,9 @@ import sys
 import time
 from pathlib import Path
 
-INTERVAL_S = 8.0  # between two plain lines: nobody waits for more than ten seconds without a word
+INTERVAL_S = (
+    8.0  # between two plain lines: nobody waits for more than ten seconds without a word
+)
 REFRESH_S = 1.0
 TAIL = 15  # lines of a failed step
 MAX_SHOWN = 60  # characters of what the command said last
@@ -58,28 +60,38 @@ class Line:
     def _write(self, text: str, last: bool = False) -> None:
         if self.terminal and len(text) > WIDTH:
             text = text[: WIDTH - 3] + "..."
-        self.stream.write(f"\r\x1b[K{text}{chr(10) if last else ''}" if self.terminal else f"{text}\n")
+        self.stream.write(
+            f"\r\x1b[K{text}{chr(10) if last else ''}" if self.terminal else f"{text}\n"
+        )
         self.stream.flush()
 
 
-def run_step(command: list[str], *, title: str, log: Path, stream, pauses: tuple[float, ...] = PAUSES_S) -> int:
+def run_step(
+    command: list[str], *, title: str, log: Path, stream, pauses: tuple[float, ...] = PAUSES_S
+) -> int:
     """Run it, and again after each of `pauses` (seconds) when it was the index that failed. Returns its exit status;
     `log` gets everything that it says."""
     for pause in (*pauses, None):
         status, said = _run_once(command, title=title, log=log, stream=stream)
         if status == 0:
             return 0
-        fault = next((text.strip() for text in reversed(said) if INDEX_AT_FAULT.search(text)), None)
+        fault = next(
+            (text.strip() for text in reversed(said) if INDEX_AT_FAULT.search(text)), None
+        )
         if pause is None or fault is None:
             break
         stream.write(f"    The package index failed ({fault[:160]}). Trying again.\n")
-        waiting = Line(f"{title}: waiting {pause:.0f} s", stream=stream, terminal=stream.isatty())
+        waiting = Line(
+            f"{title}: waiting {pause:.0f} s", stream=stream, terminal=stream.isatty()
+        )
         for _ in range(round(pause / REFRESH_S)):
             time.sleep(REFRESH_S)
             waiting.tick("")
         waiting.end("waited")
     stream.writelines(f"    {text}\n" for text in said[-TAIL:])
-    stream.write(f"Error: {title} failed with exit status {status}; everything it said is in {log}. {REMEDY}.\n")
+    stream.write(
+        f"Error: {title} failed with exit status {status}; everything it said is in {log}. {REMEDY}.\n"
+    )
     return status
 
 
@@ -90,7 +102,9 @@ def _run_once(command: list[str], *, title: str, log: Path, stream) -> tuple[int
         output.write(f"\n== {title}: {' '.join(command)}\n")
         output.flush()
         start = output.tell()
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
     said: list[str] = []
     status = None
     while status is None:
@@ -100,7 +114,11 @@ def _run_once(command: list[str], *, title: str, log: Path, stream) -> tuple[int
             line.tick(said[-1].strip()[:MAX_SHOWN] if said else "")
         with log.open(encoding="utf-8", errors="replace") as output:
             output.seek(start)
-            said = [text for text in output.read().splitlines() if text.strip() and not NOISE.match(text)]
+            said = [
+                text
+                for text in output.read().splitlines()
+                if text.strip() and not NOISE.match(text)
+            ]
     line.end("done" if status == 0 else "failed")
     return status, said
 

@@ -16,7 +16,9 @@ def page() -> str:
     sections: dict[str, list[str]] = {}
     for setting in settings():
         name = setting.key.rpartition(".")[0] or "run"
-        sections.setdefault(name, []).append(f"- `{setting.key}: {setting.default}` {setting.meaning}".rstrip())
+        sections.setdefault(name, []).append(
+            f"- `{setting.key}: {setting.default}` {setting.meaning}".rstrip()
+        )
     for name, keys in sections.items():
         lines += ["", f"## {name}", "", *keys]
     return "\n".join(lines) + "\n"

@@ -41,7 +41,12 @@ def build() -> dict[Path, bytes]:
     with tempfile.TemporaryDirectory() as scratch:
         for name in ("package.json", "package-lock.json", ".npmrc"):
             shutil.copy(FRONTEND / name, scratch)
-        subprocess.run(["npm", "ci", "--no-progress", "--loglevel=error"], cwd=scratch, check=True, stdout=sys.stderr)
+        subprocess.run(
+            ["npm", "ci", "--no-progress", "--loglevel=error"],
+            cwd=scratch,
+            check=True,
+            stdout=sys.stderr,
+        )
         for target, files in FILES.items():
             for pattern, name in files.items():
                 sources = sorted((Path(scratch) / "node_modules").glob(pattern))
@@ -56,7 +61,10 @@ def build() -> dict[Path, bytes]:
 def differences(built: dict[Path, bytes]) -> list[str]:
     """One line for each file that is not what was built."""
     there = {path for target in FILES for path in target.rglob("*") if path.is_file()}
-    lines = [f"{path.relative_to(REPOSITORY)} is of no package" for path in sorted(there - set(built))]
+    lines = [
+        f"{path.relative_to(REPOSITORY)} is of no package"
+        for path in sorted(there - set(built))
+    ]
     for path, content in built.items():
         if path not in there:
             lines.append(f"{path.relative_to(REPOSITORY)} is missing")
@@ -66,7 +74,9 @@ def differences(built: dict[Path, bytes]) -> list[str]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true", help="Compare and write nothing.")
     arguments = parser.parse_args()
     made = build()

@@ -31,11 +31,16 @@ def pages_of(run: RunReader) -> dict[str, tuple[str, str]]:
     rows, step = [], 0
     for step in reversed(run.steps()):  # the newest step in which everything happened
         rows = run.rows(step)
-        if {row["context"] for row in rows} > {"plain"} and any(row["recalled_from"] is not None for row in rows):
+        if {row["context"] for row in rows} > {"plain"} and any(
+            row["recalled_from"] is not None for row in rows
+        ):
             break
 
     def group(**wanted) -> str:
-        row = next((row for row in rows if all(check(row[key]) for key, check in wanted.items())), rows[0])
+        row = next(
+            (row for row in rows if all(check(row[key]) for key, check in wanted.items())),
+            rows[0],
+        )
         return f"{row['context']}/{quote(row['uid'], safe='')}"
 
     name = f"/{quote(run.name)}"
@@ -45,15 +50,24 @@ def pages_of(run: RunReader) -> dict[str, tuple[str, str]]:
         default=rows[0],
     )
     old = f"{longest['context']}/{quote(longest['uid'], safe='')}"
-    of_old = [row for row in rows if row["uid"] == longest["uid"] and row["context"] == longest["context"]]
-    recalled = group(recalled_from=lambda value: value is not None, context=lambda value: value == "plain")
+    of_old = [
+        row
+        for row in rows
+        if row["uid"] == longest["uid"] and row["context"] == longest["context"]
+    ]
+    recalled = group(
+        recalled_from=lambda value: value is not None, context=lambda value: value == "plain"
+    )
     ranked = group(ranked=bool, context=lambda value: value == "plain")
     return {
         "run": (name, ""),
         "step": (f"{name}/step/{step}", ""),
         "group": (f"{name}/step/{step}/{recalled}", ""),
         "ranking": (f"{name}/step/{step}/{ranked}", "[data-heat=entropy]"),
-        "tokens": (f"{name}/tokens/{step}/{of_old.index(longest)}/{old}", "[data-heat=ratio]:enabled"),
+        "tokens": (
+            f"{name}/tokens/{step}/{of_old.index(longest)}/{old}",
+            "[data-heat=ratio]:enabled",
+        ),
         "problem": (f"{name}/problem/{recalled.partition('/')[2]}", ""),
         "problems": (f"{name}/problems", ""),
     }
@@ -95,7 +109,10 @@ def draw(paths: list[Path], target: Path, cache: Path) -> None:
         target.mkdir(parents=True, exist_ok=True)
         with sync_playwright() as driver:
             browser = driver.chromium.launch(executable_path=chromium, args=FLAGS)
-            size, password = {"width": WIDTH, "height": HEIGHT}, {"username": "any", "password": TOKEN}
+            size, password = (
+                {"width": WIDTH, "height": HEIGHT},
+                {"username": "any", "password": TOKEN},
+            )
             page = browser.new_page(viewport=size, http_credentials=password)
             page.goto(address)
             wait_for_counts(page, run.steps()[-1])
@@ -120,7 +137,9 @@ def shoot(page, address: str, click: str, file: Path) -> None:
     end = page.evaluate(
         "Math.ceil(Math.max(...[...document.querySelector('main').children].map(e => e.getBoundingClientRect().bottom)))"
     )
-    page.screenshot(path=file, clip={"x": 0, "y": 0, "width": WIDTH, "height": min(HEIGHT, end + 20)})
+    page.screenshot(
+        path=file, clip={"x": 0, "y": 0, "width": WIDTH, "height": min(HEIGHT, end + 20)}
+    )
 
 
 def shrink(file: Path) -> None:
@@ -128,14 +147,18 @@ def shrink(file: Path) -> None:
     from PIL import Image
 
     with Image.open(file) as picture:
-        picture.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
-            file, optimize=True
-        )
+        picture.convert("RGB").quantize(
+            256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+        ).save(file, optimize=True)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", type=Path, action="append", help="A directory to show; may be repeated.")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--run", type=Path, action="append", help="A directory to show; may be repeated."
+    )
     parser.add_argument("--out", type=Path, default=REPOSITORY / "docs" / "figures" / "viewer")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:

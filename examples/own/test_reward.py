@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-spec = importlib.util.spec_from_file_location("own_reward_of_this_folder", Path(__file__).with_name("reward.py"))
+spec = importlib.util.spec_from_file_location(
+    "own_reward_of_this_folder", Path(__file__).with_name("reward.py")
+)
 reward = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(reward)
 

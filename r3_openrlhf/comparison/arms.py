@@ -48,10 +48,13 @@ class Quantity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 QUANTITIES = msgspec.toml.decode(
-    files(__package__).joinpath("quantities.toml").read_bytes(), type=dict[str, tuple[Quantity, ...]]
+    files(__package__).joinpath("quantities.toml").read_bytes(),
+    type=dict[str, tuple[Quantity, ...]],
 )["quantity"]
 KINDS = {quantity.name: quantity.kind for quantity in QUANTITIES}  # the others are accuracies
-TOKENS = tuple(key for quantity in QUANTITIES if quantity.how == "tokens" for key in quantity.keys)
+TOKENS = tuple(
+    key for quantity in QUANTITIES if quantity.how == "tokens" for key in quantity.keys
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +98,9 @@ class Comparison:
     notes: list[str]
 
 
-def compare(runs: Sequence[Run], *, reference: str | None = None, target: float | None = None) -> Comparison:
+def compare(
+    runs: Sequence[Run], *, reference: str | None = None, target: float | None = None
+) -> Comparison:
     """Compare the runs in arms by name, against `reference` (default: grpo, or the only arm).
 
     With T the smallest of the runs' last evaluations, in generated tokens:
@@ -111,7 +116,10 @@ def compare(runs: Sequence[Run], *, reference: str | None = None, target: float 
     check_comparable(runs)
     runs = sorted(runs, key=lambda run: (run.arm, run.seed))
     reference = _reference(runs, reference)
-    first, last = max(runs, key=lambda run: run.by_tokens.start), min(runs, key=lambda run: run.by_tokens.end)
+    first, last = (
+        max(runs, key=lambda run: run.by_tokens.start),
+        min(runs, key=lambda run: run.by_tokens.end),
+    )
     start, end = first.by_tokens.start, last.by_tokens.end
     if start >= end:
         raise R3Error(
@@ -121,12 +129,20 @@ def compare(runs: Sequence[Run], *, reference: str | None = None, target: float 
     finals = [run.by_tokens.ys[-1] for run in runs if run.arm == reference]
     level = statistics.fmean(finals) if target is None else target
     names = [reference, *sorted({run.arm for run in runs} - {reference})]
-    curves = {name: {run.seed: run.by_tokens for run in runs if run.arm == name} for name in names}
+    curves = {
+        name: {run.seed: run.by_tokens for run in runs if run.arm == name} for name in names
+    }
     first_level = statistics.fmean(curve.ys[0] for curve in curves[reference].values())
     shares = TARGET_SHARES if target is None else (1.0,)
-    results = {name: [_result(run, start=start, end=end) for run in runs if run.arm == name] for name in names}
+    results = {
+        name: [_result(run, start=start, end=end) for run in runs if run.arm == name]
+        for name in names
+    }
     crossings = {
-        name: [crossing_of_mean(curves[name], curves[reference], share=share, level=target) for share in shares]
+        name: [
+            crossing_of_mean(curves[name], curves[reference], share=share, level=target)
+            for share in shares
+        ]
         for name in names
     }
     return Comparison(
@@ -148,7 +164,9 @@ def _reference(runs: Sequence[Run], wanted: str | None) -> str:
     arms = sorted({run.arm for run in runs})
     name = wanted or (arms[0] if len(arms) == 1 else DEFAULT_REFERENCE)
     if name not in arms:
-        raise R3Error(f"no run has the reference arm {name!r} (--reference); {nearest(name, arms)}")
+        raise R3Error(
+            f"no run has the reference arm {name!r} (--reference); {nearest(name, arms)}"
+        )
     return name
 
 
@@ -159,7 +177,9 @@ def _result(run: Run, *, start: float, end: float) -> RunResult:
     of: dict[str, Callable[[Quantity], float | None]] = {
         "effective": lambda quantity: _effective(spent, *quantity.keys),
         "tokens": lambda quantity: _share_of_tokens(spent, quantity.keys),
-        "elsewhere": lambda _: None if (share := _share_of_tokens(spent, TOKENS)) is None else 1 - share,
+        "elsewhere": lambda _: (
+            None if (share := _share_of_tokens(spent, TOKENS)) is None else 1 - share
+        ),
         "sum": lambda quantity: _sum(spent, quantity.keys),
         "mean": lambda quantity: mean(steps, *quantity.keys),
         "late": lambda quantity: mean(steps[-max(1, len(steps) // 4) :], *quantity.keys),
@@ -184,7 +204,9 @@ def _part_before(run: Run, end: float, *, step: int) -> list[dict[str, Any]]:
     line = run.metrics[step]
     share = (end - before) / (line["generated_tokens_total"] - before)
     numbers = {
-        key: value for key, value in line.items() if isinstance(value, int | float) and not isinstance(value, bool)
+        key: value
+        for key, value in line.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
     }
     return [{key: share * value for key, value in numbers.items()}] if share > 0 else []
 
@@ -214,10 +236,19 @@ def _share_of_tokens(steps: Steps, keys: Sequence[str]) -> float | None:
 def _sum(steps: Steps, keys: tuple[str, ...]) -> float | None:
     """Over all steps, of the first of these keys that each has. None: a step has none."""
     values = [next((line[key] for key in keys if _has(line, key)), None) for line in steps]
-    return sum(value for value in values if value is not None) if values and None not in values else None
+    return (
+        sum(value for value in values if value is not None)
+        if values and None not in values
+        else None
+    )
 
 
-def _arm(name: str, runs: list[RunResult], reference: list[RunResult], crossings: list[Crossing | None]) -> ArmResult:
+def _arm(
+    name: str,
+    runs: list[RunResult],
+    reference: list[RunResult],
+    crossings: list[Crossing | None],
+) -> ArmResult:
     by_seed = {quantity: _by_seed(runs, quantity) for quantity in runs[0].values}
     estimates, differences = {}, {}
     for quantity, values in by_seed.items():
@@ -225,8 +256,12 @@ def _arm(name: str, runs: list[RunResult], reference: list[RunResult], crossings
         estimates[quantity] = estimate(list(values.values()), bounds=BOUNDS.get(kind))
         if runs is not reference:
             bounds = BOUNDS["difference of shares"] if kind == "share" else UNBOUNDED
-            differences[quantity] = paired_difference(values, _by_seed(reference, quantity), bounds=bounds)
-    return ArmResult(name=name, runs=runs, estimates=estimates, differences=differences, crossings=crossings)
+            differences[quantity] = paired_difference(
+                values, _by_seed(reference, quantity), bounds=bounds
+            )
+    return ArmResult(
+        name=name, runs=runs, estimates=estimates, differences=differences, crossings=crossings
+    )
 
 
 def _by_seed(runs: list[RunResult], quantity: str) -> dict[int, float]:
@@ -236,9 +271,14 @@ def _by_seed(runs: list[RunResult], quantity: str) -> dict[int, float]:
 def _notes(runs: Sequence[Run], *, end: float) -> list[str]:
     """Return notes that a reader needs about these runs, one sentence each."""
     notes = []
-    seeds = {arm: [run.seed for run in runs if run.arm == arm] for arm in sorted({run.arm for run in runs})}
+    seeds = {
+        arm: [run.seed for run in runs if run.arm == arm]
+        for arm in sorted({run.arm for run in runs})
+    }
     if len(set(map(tuple, seeds.values()))) > 1:
-        notes.append("The arms do not have the same seeds; differences are taken over the seeds that two arms share.")
+        notes.append(
+            "The arms do not have the same seeds; differences are taken over the seeds that two arms share."
+        )
     if unfinished := [str(run.path) for run in runs if not run.finished]:
         notes.append(f"Unfinished, taken as far as they are: {', '.join(unfinished)}.")
     longer = [run for run in runs if run.by_tokens.end > 1.1 * end]
@@ -248,15 +288,21 @@ def _notes(runs: Sequence[Run], *, end: float) -> list[str]:
             f"The runs did not generate equally many tokens: {most.path} continued to {most.by_tokens.end:,.0f}. Final accuracy "
             "and tokens to the target favour the longer runs."
         )
-    if ungraded := sum(line.get("num_ungraded") or 0 for run in runs for line in run.evaluations):
-        notes.append(f"Responses to held-out problems that could not be graded, all runs together: {ungraded}.")
+    if ungraded := sum(
+        line.get("num_ungraded") or 0 for run in runs for line in run.evaluations
+    ):
+        notes.append(
+            f"Responses to held-out problems that could not be graded, all runs together: {ungraded}."
+        )
     if without := [str(run.path) for run in runs if run.training_problems is None]:
         notes.append(
             f"Without data/problems.jsonl, so that only their settings say which problems they were trained on: "
             f"{', '.join(without)}."
         )
     if len(states := {run.code_state for run in runs}) > 1:
-        notes.append(f"The runs were made by {len(states)} different states of the code (code_state.txt).")
+        notes.append(
+            f"The runs were made by {len(states)} different states of the code (code_state.txt)."
+        )
     commits = values_that_differ({str(run.path): run.commits for run in runs})
     for name, of in commits.items():
         shown = ", ".join(f"{commit or 'unknown'} in {path}" for path, commit in of.items())

@@ -10,15 +10,23 @@ from r3_openrlhf.method.errors import R3Error
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="RUN...")
-@click.option("--reference", metavar="ARM", help="The arm that the others are compared with. [default: grpo]")
+@click.option(
+    "--reference",
+    metavar="ARM",
+    help="The arm that the others are compared with. [default: grpo]",
+)
 @click.option(
     "--target",
     type=click.FloatRange(0, 1),
     metavar="ACCURACY",
     help="Where mean curves have this held-out accuracy. [default: the mean final accuracy of the reference]",
 )
-@click.option("--unfinished", is_flag=True, help="Take runs that have not ended as far as they are.")
-@click.option("--json", "as_json", is_flag=True, help="Print every number as JSON instead of the table.")
+@click.option(
+    "--unfinished", is_flag=True, help="Take runs that have not ended as far as they are."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print every number as JSON instead of the table."
+)
 def compare(
     paths: tuple[str, ...],
     reference: str | None,
@@ -56,7 +64,14 @@ def compare(
         for path in without:
             click.echo(f"Left out: there is no run in {path}", err=True)
         of_runs = compare_runs(
-            [read_run(path, unfinished=unfinished) for path in run_paths], reference=reference, target=target
+            [read_run(path, unfinished=unfinished) for path in run_paths],
+            reference=reference,
+            target=target,
         )
         comparison, text = asdict(of_runs), comparison_table(of_runs)
-    click.echo(json.dumps(comparison, indent=2, ensure_ascii=False, allow_nan=False) if as_json else text, nl=as_json)
+    click.echo(
+        json.dumps(comparison, indent=2, ensure_ascii=False, allow_nan=False)
+        if as_json
+        else text,
+        nl=as_json,
+    )

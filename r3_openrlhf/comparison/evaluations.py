@@ -64,35 +64,59 @@ class EvaluationComparison:
 def find_evaluations(paths: Iterable[str]) -> list[Path]:
     """Find the evaluations at these paths or below; [] where there is a run, whose evaluations do not count."""
     found = [found for path in paths for found in directories_below(Path(path))]
-    return [] if any(is_run for _, is_run in found) else list(dict.fromkeys(path for path, _ in found))
+    return (
+        []
+        if any(is_run for _, is_run in found)
+        else list(dict.fromkeys(path for path, _ in found))
+    )
 
 
-def compare_evaluations(paths: Sequence[Path], *, reference: str | None = None) -> EvaluationComparison:
+def compare_evaluations(
+    paths: Sequence[Path], *, reference: str | None = None
+) -> EvaluationComparison:
     """Compare Pass@1 with that of `reference` (default: the first), over problems graded in both.
 
     R3Error: a single evaluation, no benchmark in common, other problems, references or graders of
     one; an unknown reference."""
     results = [read_json(path / "results.json", Results) for path in paths]
     models = [one["model"].get("name", "") for one in results]
-    names = [str(path) if models.count(name) > 1 else name for path, name in zip(paths, models, strict=True)]
+    names = [
+        str(path) if models.count(name) > 1 else name
+        for path, name in zip(paths, models, strict=True)
+    ]
     found = dict(zip(names, results, strict=True))
     if len(found) < 2:
         raise R3Error(f"{paths[0]} is one evaluation; name another one of the same problems")
     if (reference := reference or names[0]) not in found:
-        raise R3Error(f"no evaluation is called {reference!r} (--reference); {nearest(reference, names)}")
-    shared = [name for name in results[0]["benchmarks"] if all(name in one["benchmarks"] for one in results)]
+        raise R3Error(
+            f"no evaluation is called {reference!r} (--reference); {nearest(reference, names)}"
+        )
+    shared = [
+        name
+        for name in results[0]["benchmarks"]
+        if all(name in one["benchmarks"] for one in results)
+    ]
     if not shared:
         raise R3Error(f"{' and '.join(map(str, paths))} have no benchmark in common")
-    summaries = {key: {name: one["benchmarks"][key] for name, one in found.items()} for key in shared}
+    summaries = {
+        key: {name: one["benchmarks"][key] for name, one in found.items()} for key in shared
+    }
     for benchmark, of in summaries.items():
         _check_same_problems(benchmark, of)
     rates = {key: {name: _rates(one, key) for name, one in found.items()} for key in shared}
     return EvaluationComparison(
         reference=reference,
         paths=dict(zip(names, map(str, paths), strict=True)),
-        pass_at_1={key: {name: one["pass_at_1"] for name, one in of.items()} for key, of in summaries.items()},
+        pass_at_1={
+            key: {name: one["pass_at_1"] for name, one in of.items()}
+            for key, of in summaries.items()
+        },
         differences={
-            key: {name: paired_difference(one, of[reference]) for name, one in of.items() if name != reference}
+            key: {
+                name: paired_difference(one, of[reference])
+                for name, one in of.items()
+                if name != reference
+            }
             for key, of in rates.items()
         },
         settings=values_that_differ({name: _settings(one) for name, one in found.items()}),
@@ -114,7 +138,11 @@ def _check_same_problems(benchmark: str, summaries: dict[str, Any]) -> None:
 def _rates(results: dict[str, Any], benchmark: str) -> dict[str, float]:
     """Return the accuracy of each problem with a graded response."""
     n, counts = results["settings"]["n_samples"], results["benchmarks"][benchmark]["problems"]
-    return {uid: one["correct"] / (n - one["ungraded"]) for uid, one in counts.items() if one["ungraded"] < n}
+    return {
+        uid: one["correct"] / (n - one["ungraded"])
+        for uid, one in counts.items()
+        if one["ungraded"] < n
+    }
 
 
 def _settings(results: dict[str, Any]) -> dict[str, Any]:

@@ -68,7 +68,9 @@ class Run:
         """The training problems, by `uid`: `problem`, `references` (a list), and more columns."""
         return _problems_in(self.directory.data)
 
-    def rollouts(self, step: int | None = None, uid: str = "", *, held_out: bool = False) -> pd.DataFrame:
+    def rollouts(
+        self, step: int | None = None, uid: str = "", *, held_out: bool = False
+    ) -> pd.DataFrame:
         """Rollouts with their problem: the columns of runs/rollout_files.py, `problem` and
         `references`.
 
@@ -83,7 +85,9 @@ class Run:
         if rows.empty:
             where = "" if step is None else f" of step {step}"
             kind = "held-out rollouts" if held_out else "rollouts"
-            raise R3Error(f"{self.path} has no {kind}{where}{' of problem ' + uid if uid else ''}")
+            raise R3Error(
+                f"{self.path} has no {kind}{where}{' of problem ' + uid if uid else ''}"
+            )
         problems = _problems_in(self.directory.held_out) if held_out else self.problems
         return rows.join(problems[["problem", "references"]], on="uid")
 
@@ -131,7 +135,9 @@ def compare(
     rows = []
     for arm in found.arms:
         row: dict[str, Any] = {"arm": arm.name, "seeds": len(arm.runs)}
-        row |= {quantity: mean.mean for quantity, mean in arm.estimates.items() if mean is not None}
+        row |= {
+            quantity: mean.mean for quantity, mean in arm.estimates.items() if mean is not None
+        }
         for quantity, less in arm.differences.items():
             if less is not None:
                 name = f"{quantity}_less_reference"
@@ -142,7 +148,9 @@ def compare(
 
 def _problems_in(file: Path) -> pd.DataFrame:
     labels = [json.loads(line["label"]) for line in read_lines(file, ProblemLine)]
-    return pd.DataFrame(labels, columns=None if labels else ["uid", "problem", "references"]).set_index("uid")
+    return pd.DataFrame(
+        labels, columns=None if labels else ["uid", "problem", "references"]
+    ).set_index("uid")
 
 
 def _by_step(lines: list[dict[str, Any]]) -> pd.DataFrame:

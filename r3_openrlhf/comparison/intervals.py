@@ -32,7 +32,9 @@ class SeedEstimate:
     deviation: float | None = field(default=None, compare=False)
 
 
-def estimate(values: Sequence[float], *, bounds: tuple[float, float] | None = UNBOUNDED) -> SeedEstimate | None:
+def estimate(
+    values: Sequence[float], *, bounds: tuple[float, float] | None = UNBOUNDED
+) -> SeedEstimate | None:
     """mean ± t(n - 1) * s / sqrt(n), cut at the bounds. None without a value.
 
     Below LEAST values there is no interval: of two, Student's t makes one 13 times as wide as they
@@ -41,8 +43,12 @@ def estimate(values: Sequence[float], *, bounds: tuple[float, float] | None = UN
         return None
     mean = statistics.fmean(values)
     if bounds is None or len(values) < LEAST:
-        return SeedEstimate(mean, None, None, len(values), () if bounds is None else tuple(values))
-    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+        return SeedEstimate(
+            mean, None, None, len(values), () if bounds is None else tuple(values)
+        )
+    deviation = math.sqrt(
+        math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    )
     half = t_quantile(len(values) - 1) * deviation / math.sqrt(len(values))
     low, high = max(bounds[0], mean - half), min(bounds[1], mean + half)
     return SeedEstimate(mean, low, high, len(values), deviation=deviation)
@@ -60,16 +66,24 @@ def seeds_needed(difference: SeedEstimate | None, *, half_width: float) -> int |
     if normal**2 > MAX_SEEDS_NEEDED:
         return None
     num = max(LEAST, math.floor(normal**2))  # Student's t asks for more than the normal
-    while t_quantile(num - 1) * difference.deviation / math.sqrt(num) > half_width * (1 + ROUNDING):
+    while t_quantile(num - 1) * difference.deviation / math.sqrt(num) > half_width * (
+        1 + ROUNDING
+    ):
         num += 1
     return num
 
 
 def paired_difference(
-    values: Mapping[Key, float], reference: Mapping[Key, float], *, bounds: tuple[float, float] = (-1.0, 1.0)
+    values: Mapping[Key, float],
+    reference: Mapping[Key, float],
+    *,
+    bounds: tuple[float, float] = (-1.0, 1.0),
 ) -> SeedEstimate | None:
     """Estimate of value - reference over common seeds, or problems. None without one."""
-    return estimate([value - reference[key] for key, value in values.items() if key in reference], bounds=bounds)
+    return estimate(
+        [value - reference[key] for key, value in values.items() if key in reference],
+        bounds=bounds,
+    )
 
 
 @functools.cache
@@ -150,18 +164,25 @@ def crossing_of_mean(
     seeds = sorted(curves.keys() & reference.keys())
     if not seeds:
         return None
-    start, end = max(curves[seed].start for seed in seeds), min(curves[seed].end for seed in seeds)
+    start, end = (
+        max(curves[seed].start for seed in seeds),
+        min(curves[seed].end for seed in seeds),
+    )
     xs_X = np.array(sorted({x for seed in seeds for x in curves[seed].xs if start <= x <= end}))
     ys_SX = np.array([np.interp(xs_X, curves[seed].xs, curves[seed].ys) for seed in seeds])
     draws_RS = np.random.default_rng(0).integers(len(seeds), size=(RESAMPLES, len(seeds)))
     counts_RS = (draws_RS[:, :, None] == np.arange(len(seeds))).sum(1)
     # the first row is the seeds themselves
     weights_RS = np.concatenate([np.ones((1, len(seeds))), counts_RS]) / len(seeds)
-    ends_S3 = np.array([(reference[seed].ys[0], reference[seed].ys[-1], reference[seed].end) for seed in seeds])
+    ends_S3 = np.array(
+        [(reference[seed].ys[0], reference[seed].ys[-1], reference[seed].end) for seed in seeds]
+    )
     first_R, last_R, end_R = (weights_RS @ ends_S3).T
     if level is None and last_R[0] <= first_R[0]:
         return None
-    level_R = first_R + share * (last_R - first_R) if level is None else np.full(len(first_R), level)
+    level_R = (
+        first_R + share * (last_R - first_R) if level is None else np.full(len(first_R), level)
+    )
     tokens_R = _first_reach(xs_X, weights_RS @ ys_SX, level_R)
     ratio_R = tokens_R / end_R
     limit = float(xs_X[-1] / end_R[0])
@@ -192,7 +213,9 @@ def _first_reach(xs_X: np.ndarray, ys_RX: np.ndarray, level_R: np.ndarray) -> np
     low_R, high_R = ys_RX[rows, before_R], ys_RX[rows, at_R]
     rise_R = np.where(high_R > low_R, high_R - low_R, 1.0)
     share_R = np.clip((level_R - low_R) / rise_R, 0.0, 1.0)
-    tokens_R = np.where(at_R > 0, xs_X[before_R] + share_R * (xs_X[at_R] - xs_X[before_R]), xs_X[0])
+    tokens_R = np.where(
+        at_R > 0, xs_X[before_R] + share_R * (xs_X[at_R] - xs_X[before_R]), xs_X[0]
+    )
     return np.where(reached_RX.any(1), tokens_R, np.inf)
 
 

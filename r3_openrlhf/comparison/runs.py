@@ -18,8 +18,20 @@ from r3_openrlhf.runs.files import read_json, read_text
 
 EVALUATION = "held_out"  # the lines of evaluations.jsonl with this name are compared
 # What an accuracy depends on other than the training: it must be equal in all runs.
-SAME_SETTINGS = ("data.", "model.path", "held_out.", "rollout.max_new_tokens", "rollout.temperature")
-SAME_IN_EVALUATIONS = ("num_problems", "n_samples", "temperature", "max_new_tokens", "problems_sha256")
+SAME_SETTINGS = (
+    "data.",
+    "model.path",
+    "held_out.",
+    "rollout.max_new_tokens",
+    "rollout.temperature",
+)
+SAME_IN_EVALUATIONS = (
+    "num_problems",
+    "n_samples",
+    "temperature",
+    "max_new_tokens",
+    "problems_sha256",
+)
 PROBLEMS = "problems_sha256"
 DRAWN = ("data.reasoning_gym", "held_out.reasoning_gym")  # with `seed`: may be the run's own
 MAY_DIFFER_WITHIN_ARM = ("train.seed", "run_dir", "arm")  # `arm` or `algo` is equal
@@ -45,7 +57,10 @@ class Run:
     def by_tokens(self) -> Curve:
         """Held-out accuracy (pass@1) against tokens generated so far."""
         lines = self.evaluations
-        return Curve(tuple(line["generated_tokens"] for line in lines), tuple(line["pass_at_1"] for line in lines))
+        return Curve(
+            tuple(line["generated_tokens"] for line in lines),
+            tuple(line["pass_at_1"] for line in lines),
+        )
 
 
 def find_runs(paths: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
@@ -57,14 +72,18 @@ def find_runs(paths: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
     without = []
     for path in map(Path, paths):
         if not path.exists():
-            raise R3Error(f"{path} does not exist; name run directories, or directories that hold some")
+            raise R3Error(
+                f"{path} does not exist; name run directories, or directories that hold some"
+            )
         below = [folder for folder, is_run in directories_below(path) if is_run]
         for run in below:
             runs.setdefault(run.resolve(), run)
         if not below:
             without.append(path)
     if not runs:
-        raise R3Error(f"there is no run in {', '.join(map(str, without))}; a run directory has a config.yaml")
+        raise R3Error(
+            f"there is no run in {', '.join(map(str, without))}; a run directory has a config.yaml"
+        )
     return sorted(runs.values()), without
 
 
@@ -90,7 +109,11 @@ def read_run(path: Path, *, unfinished: bool = False) -> Run:
         raise R3Error(
             f"{path} has not finished; the command that started it continues it, --unfinished takes it as it is"
         )
-    evaluations = _by_step(line for line in directory.read_evaluations() if line.get("name", EVALUATION) == EVALUATION)
+    evaluations = _by_step(
+        line
+        for line in directory.read_evaluations()
+        if line.get("name", EVALUATION) == EVALUATION
+    )
     if not evaluations:
         raise R3Error(
             f"{path} has no evaluations of held-out problems (evaluations.jsonl); train it with held_out.path=..."
@@ -124,10 +147,15 @@ def read_run(path: Path, *, unfinished: bool = False) -> Run:
 def _commits_of(directory: RunDirectory, model: str) -> dict[str, str]:
     kept = [file.with_suffix(".commits.json") for file in (directory.data, directory.held_out)]
     found = {
-        f"data set {name}": commit for file in kept if file.is_file() for name, commit in read_json(file, dict).items()
+        f"data set {name}": commit
+        for file in kept
+        if file.is_file()
+        for name, commit in read_json(file, dict).items()
     }
     known = directory.model_commit.is_file()
-    return found | ({f"model {model}": read_text(directory.model_commit).strip()} if known else {})
+    return found | (
+        {f"model {model}": read_text(directory.model_commit).strip()} if known else {}
+    )
 
 
 def settings_of(config: R3Config) -> dict[str, Any]:
@@ -169,7 +197,11 @@ def check_comparable(runs: Sequence[Run]) -> None:
     of one seed must have the same ones."""
     runs = sorted(runs, key=lambda run: (run.arm, run.seed, str(run.path)))
     anew = all((run.settings.get(DRAWN[0]) or {}).get("seed") == run.seed for run in runs)
-    alike = [[run for run in runs if run.seed == seed] for seed in {run.seed for run in runs}] if anew else [runs]
+    alike = (
+        [[run for run in runs if run.seed == seed] for seed in {run.seed for run in runs}]
+        if anew
+        else [runs]
+    )
     for some, seeds_differ in [(runs, anew), *((group, False) for group in alike)]:
         _check_data(some, seeds_differ=seeds_differ)
     for before, run in pairwise(runs):
@@ -193,7 +225,9 @@ def check_comparable(runs: Sequence[Run]) -> None:
 
 def _check_data(runs: Sequence[Run], *, seeds_differ: bool) -> None:
     for run in runs[1:]:
-        here, there = (_must_be_same(each, without_seed=seeds_differ) for each in (runs[0], run))
+        here, there = (
+            _must_be_same(each, without_seed=seeds_differ) for each in (runs[0], run)
+        )
         if differences := differences_between(here, there):
             raise R3Error(
                 f"{runs[0].path} and {run.path} cannot be compared, their data, model or evaluation differ: "
@@ -211,7 +245,11 @@ def _check_data(runs: Sequence[Run], *, seeds_differ: bool) -> None:
 def settings_that_differ(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     """{key: {arm: value}} of every key in which arms differ, their seeds and directories apart."""
     arms = {run.arm: run.settings for run in sorted(runs, key=lambda run: run.arm)}
-    return {key: of for key, of in values_that_differ(arms).items() if key not in MAY_DIFFER_WITHIN_ARM}
+    return {
+        key: of
+        for key, of in values_that_differ(arms).items()
+        if key not in MAY_DIFFER_WITHIN_ARM
+    }
 
 
 def values_that_differ(settings: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -222,23 +260,33 @@ def values_that_differ(settings: dict[str, dict[str, Any]]) -> dict[str, dict[st
 
 
 def _must_be_same(run: Run, *, without_seed: bool) -> dict[str, Any]:
-    settings = {key: value for key, value in run.settings.items() if key.startswith(SAME_SETTINGS)}
-    evaluation = {f"{key} in evaluations.jsonl": run.evaluations[0].get(key) for key in SAME_IN_EVALUATIONS}
+    settings = {
+        key: value for key, value in run.settings.items() if key.startswith(SAME_SETTINGS)
+    }
+    evaluation = {
+        f"{key} in evaluations.jsonl": run.evaluations[0].get(key)
+        for key in SAME_IN_EVALUATIONS
+    }
     if without_seed:
         drawn = {key: {**(settings.get(key) or {}), "seed": None} for key in DRAWN}
         return settings | drawn | evaluation | {f"{PROBLEMS} in evaluations.jsonl": None}
     return settings | evaluation
 
 
-def differences_between(left: dict[str, Any], right: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+def differences_between(
+    left: dict[str, Any], right: dict[str, Any]
+) -> list[tuple[str, Any, Any]]:
     """(key, here, there)"""
     keys = sorted(left.keys() | right.keys())
-    return [(key, left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)]
+    return [
+        (key, left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)
+    ]
 
 
 def _named(differences: list[tuple[str, Any, Any]]) -> str:
     shown = ", ".join(
-        f"{key} is {here} in the first and {there} in the second" for key, here, there in differences[:SHOWN]
+        f"{key} is {here} in the first and {there} in the second"
+        for key, here, there in differences[:SHOWN]
     )
     more = len(differences) - SHOWN
     return shown + (f", and {more} more" if more > 0 else "")

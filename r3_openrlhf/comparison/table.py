@@ -15,7 +15,9 @@ from r3_openrlhf.comparison.intervals import (
 
 NOTHING = "–"
 FIRST = 4  # rows that answer the question; the others are read when somebody asks why
-HALF_WIDTH = 0.02  # of an interval around a difference of accuracies: what a study is planned for
+HALF_WIDTH = (
+    0.02  # of an interval around a difference of accuracies: what a study is planned for
+)
 
 
 def comparison_table(comparison: Comparison) -> str:
@@ -24,7 +26,10 @@ def comparison_table(comparison: Comparison) -> str:
     head, *rows = table_rows(comparison)
     notes = ["", *(f"* {note}" for note in comparison.notes)] if comparison.notes else []
     first = [*_markdown(head, *rows[:FIRST]), "", *reading(comparison), *notes]
-    return "\n".join([*first, "", "All other quantities:", "", *_markdown(head, *rows[FIRST:])]) + "\n"
+    return (
+        "\n".join([*first, "", "All other quantities:", "", *_markdown(head, *rows[FIRST:])])
+        + "\n"
+    )
 
 
 def evaluations_table(comparison: EvaluationComparison) -> str:
@@ -34,9 +39,16 @@ def evaluations_table(comparison: EvaluationComparison) -> str:
     for benchmark, rates in comparison.pass_at_1.items():
         shares = [rates[name] for name in names]
         differences = comparison.differences[benchmark]
-        rows.append([f"{benchmark}: Pass@1", *(_share(one["value"], one["low"], one["high"]) for one in shares)])
+        rows.append(
+            [
+                f"{benchmark}: Pass@1",
+                *(_share(one["value"], one["low"], one["high"]) for one in shares),
+            ]
+        )
         less = f"{NOTHING} less {reference}'s, paired by problem"
-        rows.append([less, *(_estimate(differences.get(name), "+.3f", num_runs=None) for name in names)])
+        rows.append(
+            [less, *(_estimate(differences.get(name), "+.3f", num_runs=None) for name in names)]
+        )
     said = "Pass@1 with the 95% bootstrap interval over problems; differences with Student's, over problems graded in both."
     notes = [
         f"* {key} is {', '.join(f'{value} in {name}' for name, value in of.items())}."
@@ -46,19 +58,38 @@ def evaluations_table(comparison: EvaluationComparison) -> str:
 
 
 def _share(value: float | None, low: float | None, high: float | None) -> str:
-    return NOTHING if value is None else f"{value:.3f}" + ("" if low is None else f" [{low:.3f}, {high:.3f}]")
+    return (
+        NOTHING
+        if value is None
+        else f"{value:.3f}" + ("" if low is None else f" [{low:.3f}, {high:.3f}]")
+    )
 
 
 def table_rows(comparison: Comparison) -> list[list[str]]:
     """Return the cells of the table, its head first."""
     reference = comparison.reference
-    head = ["", *(f"{arm.name} (reference)" if arm.name == reference else arm.name for arm in comparison.arms)]
-    return [head, *([label, *(cell(arm) for arm in comparison.arms)] for label, cell in _rows(comparison))]
+    head = [
+        "",
+        *(
+            f"{arm.name} (reference)" if arm.name == reference else arm.name
+            for arm in comparison.arms
+        ),
+    ]
+    return [
+        head,
+        *(
+            [label, *(cell(arm) for arm in comparison.arms)]
+            for label, cell in _rows(comparison)
+        ),
+    ]
 
 
 def _markdown(head: list[str], *rows: list[str]) -> list[str]:
     align = ["---", *("---:" for _ in head[1:])]
-    escaped = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (head, align, *rows)]
+    escaped = [
+        [cell.replace("|", "\\|").replace("\n", " ") for cell in row]
+        for row in (head, align, *rows)
+    ]
     return [f"| {' | '.join(cells)} |" for cells in escaped]
 
 
@@ -75,14 +106,22 @@ def reading(comparison: Comparison) -> list[str]:
         "there, entropy, length and truncation over the last quarter of these steps. Intervals of the mean curve are a "
         "bootstrap over seeds.",
         f"The target accuracy is {target}, "
-        + ("as asked" if comparison.target_is_given else f"the mean final accuracy of {comparison.reference}")
+        + (
+            "as asked"
+            if comparison.target_is_given
+            else f"the mean final accuracy of {comparison.reference}"
+        )
         + ".",
     ]
 
 
 def _rows(comparison: Comparison) -> list[tuple[str, Callable[[ArmResult], str]]]:
     at = f"{comparison.equal_tokens:,.0f} generated tokens"
-    span = f"{comparison.start_tokens:,.0f} to {comparison.equal_tokens:,.0f}" if comparison.start_tokens else at
+    span = (
+        f"{comparison.start_tokens:,.0f} to {comparison.equal_tokens:,.0f}"
+        if comparison.start_tokens
+        else at
+    )
 
     def level(quantity: str, form: str) -> Callable[[ArmResult], str]:
         return lambda arm: _estimate(arm.estimates[quantity], form, num_runs=len(arm.runs))
@@ -90,12 +129,22 @@ def _rows(comparison: Comparison) -> list[tuple[str, Callable[[ArmResult], str]]
     def difference(quantity: str) -> Callable[[ArmResult], str]:
         return lambda arm: _estimate(arm.differences.get(quantity), "+.3f", num_runs=None)
 
-    known = [one for one in QUANTITIES if any(arm.estimates[one.name] is not None for arm in comparison.arms)]
+    known = [
+        one
+        for one in QUANTITIES
+        if any(arm.estimates[one.name] is not None for arm in comparison.arms)
+    ]
     less = f"{NOTHING} less {comparison.reference}'s, paired by seed"
-    *before, last = [(_crossing_label(comparison, n), _crossing_cell(n)) for n in range(len(comparison.levels))]
+    *before, last = [
+        (_crossing_label(comparison, n), _crossing_cell(n))
+        for n in range(len(comparison.levels))
+    ]
     needed = f"{NOTHING} seeds for an interval of ±{HALF_WIDTH} around it"
     return [
-        ("seeds", lambda arm: f"{len(arm.runs)}: {', '.join(str(run.seed) for run in arm.runs)}"),
+        (
+            "seeds",
+            lambda arm: f"{len(arm.runs)}: {', '.join(str(run.seed) for run in arm.runs)}",
+        ),
         (f"held-out accuracy at {at}", level("accuracy_at_equal_tokens", ".3f")),
         (less, difference("accuracy_at_equal_tokens")),
         last,
@@ -136,7 +185,8 @@ def crossing_text(crossing: Crossing | None) -> str:
         return NOTHING
     beyond = f">{crossing.limit:.2f}"
     ratio, low, high = (
-        beyond if value is None else f"{value:.2f}" for value in (crossing.ratio, crossing.low, crossing.high)
+        beyond if value is None else f"{value:.2f}"
+        for value in (crossing.ratio, crossing.low, crossing.high)
     )
     has_interval = crossing.num >= LEAST and low != beyond
     return f"{ratio} [{low}, {high}]" if has_interval else ratio

@@ -10,7 +10,12 @@ from r3_openrlhf.config.reward_functions import placed
 from r3_openrlhf.config.words import AgentEstimator
 from r3_openrlhf.method.checks import Section, number, word
 from r3_openrlhf.method.errors import ConfigError, quoted
-from r3_openrlhf.method.open_table import check_signature, is_import_path, is_looking, load_object
+from r3_openrlhf.method.open_table import (
+    check_signature,
+    is_import_path,
+    is_looking,
+    load_object,
+)
 
 PYTHON = "python"  # the tool of our own; others are functions of the user, text -> text
 
@@ -25,8 +30,15 @@ def described(tool: str) -> dict[str, Any]:
     text, parameter = "Run a Python program. Returns what it prints.", "code"
     if tool != PYTHON:
         function = load_object("agents.tools", tool)
-        text, parameter = inspect.getdoc(function) or "", next(iter(inspect.signature(function).parameters))
-    values = {"type": "object", "properties": {parameter: {"type": "string"}}, "required": [parameter]}
+        text, parameter = (
+            inspect.getdoc(function) or "",
+            next(iter(inspect.signature(function).parameters)),
+        )
+    values = {
+        "type": "object",
+        "properties": {parameter: {"type": "string"}},
+        "required": [parameter],
+    }
     return {
         "type": "function",
         "function": {"name": name_of_tool(tool), "description": text, "parameters": values},
@@ -77,9 +89,13 @@ class AgentsConfig(Section, prefix="agents."):
         self.tools = [tool if tool == PYTHON else placed(tool) for tool in self.tools]
         for tool in self.tools:
             if tool != PYTHON and not is_import_path(tool):
-                raise ConfigError(f"agents.tools has {quoted(tool)}; use python, or your function, file.py:search")
+                raise ConfigError(
+                    f"agents.tools has {quoted(tool)}; use python, or your function, file.py:search"
+                )
             if tool != PYTHON and not is_looking():
                 check_signature("agents.tools", tool, load_object("agents.tools", tool), "text")
         names = list(map(name_of_tool, self.tools))
         if len(set(names)) < len(names):
-            raise ConfigError(f"agents.tools has tools with one name: {', '.join(names)}; rename one")
+            raise ConfigError(
+                f"agents.tools has tools with one name: {', '.join(names)}; rename one"
+            )

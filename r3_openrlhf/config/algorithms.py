@@ -92,7 +92,9 @@ def _of_user(path: str, found: Any) -> Algorithm:
     if found.advantages is not None:
         maker = found.experience_maker.replace(":Stock", ":R3")
         found = replace(found, own_advantages=True, experience_maker=maker)
-        found = replace(found, advantages=_entry(ESTIMATORS, path, found.advantages, estimator_of_user))
+        found = replace(
+            found, advantages=_entry(ESTIMATORS, path, found.advantages, estimator_of_user)
+        )
     if found.loss is not None:
         found = replace(found, loss=_entry(LOSSES, path, found.loss, loss_of_user))
     unknown = found.mechanisms - METHOD

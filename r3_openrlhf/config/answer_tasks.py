@@ -14,12 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from r3_openrlhf.method.errors import ConfigError, quoted
-from r3_openrlhf.method.open_table import Name, OpenTable, check_signature, is_import_path, named_by, tried
+from r3_openrlhf.method.open_table import (
+    Name,
+    OpenTable,
+    check_signature,
+    is_import_path,
+    named_by,
+    tried,
+)
 
 _ROOM = "r3_openrlhf.rewards.answers"
 # kinds of answers, one file each: every one is a task
 KINDS = sorted(
-    file.stem for file in Path(__file__).parents[1].glob("rewards/answers/kinds/*.py") if not file.stem.startswith("_")
+    file.stem
+    for file in Path(__file__).parents[1].glob("rewards/answers/kinds/*.py")
+    if not file.stem.startswith("_")
 )
 OPTIONAL = ("problem", "metadata", "truncated")  # what a user's function gets by its parameters
 
@@ -48,12 +57,22 @@ class AnswerTask:
 
 def _of_user(path: str, function: Any) -> AnswerTask:
     check_signature(
-        "data.task", path, function, "response", "reference", **named_by(function, dict.fromkeys(OPTIONAL))
+        "data.task",
+        path,
+        function,
+        "response",
+        "reference",
+        **named_by(function, dict.fromkeys(OPTIONAL)),
     )
     trial = {"problem": "What is 2 + 2?", "metadata": None, "truncated": False}
     on = "the response '\\boxed{4}' and the reference '4'"
     facts = named_by(function, trial)
-    score = tried("data.task", path, lambda: function(r"2 + 2 = 4, so it is \boxed{4}", "4", **facts), on=on)
+    score = tried(
+        "data.task",
+        path,
+        lambda: function(r"2 + 2 = 4, so it is \boxed{4}", "4", **facts),
+        on=on,
+    )
     if not is_score(score):
         raise ConfigError(
             f"data.task is {quoted(path)}, which returned {quoted(score)}; use a number from 0 to 1, a bool or None"
@@ -74,7 +93,9 @@ def is_score(value: object) -> bool:
 TASKS: OpenTable[AnswerTask] = OpenTable(
     "data.task",
     {
-        "math": AnswerTask(grade=f"{_ROOM}.mathematics:grade", prepare=f"{_ROOM}.mathematics:warm_up"),
+        "math": AnswerTask(
+            grade=f"{_ROOM}.mathematics:grade", prepare=f"{_ROOM}.mathematics:warm_up"
+        ),
         "exact": AnswerTask(grade=f"{_ROOM}.exact:grade"),
         **{name: AnswerTask(grade=f"{_ROOM}.tasks:of_kind") for name in KINDS},
         "words": AnswerTask(grade=f"{_ROOM}.tasks:words"),
@@ -103,7 +124,11 @@ def task_for(name: str | None, path: str) -> str:
         ConfigError: there is no such task, it fails its trial, or cannot judge these problems.
     """
     if name is None:
-        own = (word for word, task in TASKS.items() if task.problems is not None and path.startswith(task.problems))
+        own = (
+            word
+            for word, task in TASKS.items()
+            if task.problems is not None and path.startswith(task.problems)
+        )
         return next(own, DEFAULT_TASK)
     needed = TASKS[name].problems
     if needed is not None and not path.startswith(needed):

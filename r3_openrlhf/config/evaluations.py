@@ -43,4 +43,6 @@ class BenchmarkConfig:
     gpu_memory_utilization: float = number(0.9, above=0, max=1)
 
     def __post_init__(self) -> None:
-        check_fields(self, "--", key_of=lambda name: name.removesuffix("_samples").replace("_", "-"))
+        check_fields(
+            self, "--", key_of=lambda name: name.removesuffix("_samples").replace("_", "-")
+        )

@@ -23,7 +23,9 @@ def why_all_rows_stay(config: R3Config) -> str | None:
     if config.flag("actor.aux_loss_coef"):
         return "openrlhf.actor.aux_loss_coef moves every row"
     if config.loss.of_user and not is_proportional(config.loss, config.loss_settings):
-        return "train.loss has a gradient where the advantage is 0, or reads several rows at once"
+        return (
+            "train.loss has a gradient where the advantage is 0, or reads several rows at once"
+        )
     return None
 
 
@@ -60,6 +62,8 @@ def is_proportional(loss: TokenLoss, settings: LossSettings) -> bool:
     every, busy = torch.arange(6), (~idle_B).nonzero()[:, 0]
     with_idle, without_idle = values_and_gradients(every), values_and_gradients(busy)
     for together, alone in zip(with_idle, without_idle, strict=True):
-        if together[idle_B].any() or not torch.allclose(together[busy], alone, rtol=1e-5, atol=1e-7):
+        if together[idle_B].any() or not torch.allclose(
+            together[busy], alone, rtol=1e-5, atol=1e-7
+        ):
             return False
     return True

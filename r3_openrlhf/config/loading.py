@@ -33,14 +33,18 @@ from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import IMPORT_KEYS, is_import_path, nearest
 
 MAX_YAML_CHARS, MAX_YAML_DEPTH = 1_000_000, 20
-EVENTS = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where PyYAML was built with it
+# libyaml's, where PyYAML was built with it
+EVENTS = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INTERPOLATION = re.compile(r"(?<!\\)(?:\\\\)*\$\{")  # one that OmegaConf resolves; \${ is text
 RESOLVER = re.compile(r"\$\{[\w.]+:")  # ${oc.env:NAME}: a value from outside the configuration
 # The name of a text that says where something is sent, or with what right
-_ADDRESS = re.compile(r"(?:[._]|^)(?:url|uri|address|endpoint|host|server|proxy|token|password)(?:e?s)?$")
+_ADDRESS = re.compile(
+    r"(?:[._]|^)(?:url|uri|address|endpoint|host|server|proxy|token|password)(?:e?s)?$"
+)
 # Hydra's own configuration is not used: its eight files would be read for each of ours.
 UNUSED = [
-    f"~hydra/{group}" for group in "output launcher sweeper help hydra_help hydra_logging job_logging env".split()
+    f"~hydra/{group}"
+    for group in "output launcher sweeper help hydra_help hydra_logging job_logging env".split()
 ]
 # Keys whose value is a path, or a name that is written like one; of some, null is no value
 OPTIONAL_PATHS = ("held_out.path", "reward.function", "agents.environment", "logging.tracker")
@@ -52,9 +56,15 @@ SYNONYMS, RETIRED = (
 # Values that a section answers in a sentence; in a run's file the default takes their place
 RETIRED_VALUES = {"advantage.scope": "literal"}
 # Keys that hold a dictionary whose content is not ours to check here
-FREE: tuple[str, ...] = ("openrlhf", "data.chat_template_kwargs", "data.reasoning_gym", "held_out.reasoning_gym")
+FREE: tuple[str, ...] = (
+    "openrlhf",
+    "data.chat_template_kwargs",
+    "data.reasoning_gym",
+    "held_out.reasoning_gym",
+)
 FREE += ("agents.options", "reward.code.languages", "reward.function_args")
-CONFIGS = Path(__file__).parents[1] / "configs"  # in a checkout a link to the top-level configs/
+# in a checkout a link to the top-level configs/
+CONFIGS = Path(__file__).parents[1] / "configs"
 
 
 def experiments() -> list[str]:
@@ -69,9 +79,13 @@ def presets() -> list[str]:
 
 def split_settings(settings: Iterable[str], *, command: str) -> tuple[str, list[str]]:
     """Return the one experiment=NAME of a command line, and the others. ConfigError: none, or several."""
-    names = [setting.partition("=")[2] for setting in settings if setting.startswith("experiment=")]
+    names = [
+        setting.partition("=")[2] for setting in settings if setting.startswith("experiment=")
+    ]
     if len(names) != 1:
-        raise ConfigError(f"r3 {command} needs one experiment=NAME; known: {', '.join(experiments())}")
+        raise ConfigError(
+            f"r3 {command} needs one experiment=NAME; known: {', '.join(experiments())}"
+        )
     return names[0], [setting for setting in settings if not setting.startswith("experiment=")]
 
 
@@ -89,18 +103,25 @@ def load_config(experiment: str, overrides: list[str], *, for_arms: bool = False
     value of the wrong type or out of range, a key without a value, keys that exclude each other."""
     settings = _experiment_of(experiment)
     parsed = [_check_override(override) for override in overrides]
-    chosen = next((override.value() for override in reversed(parsed) if override.key_or_group == "algo"), None)
+    chosen = next(
+        (override.value() for override in reversed(parsed) if override.key_or_group == "algo"),
+        None,
+    )
     # a name is a preset; an algorithm of a user is the key alone
     preset = None if chosen is None or is_import_path(str(chosen)) else str(chosen)
     if preset is not None and preset not in presets():
-        raise ConfigError(f"algo is {quoted(preset)}, which does not exist in configs/algo; {_instead_of(preset)}")
+        raise ConfigError(
+            f"algo is {quoted(preset)}, which does not exist in configs/algo; {_instead_of(preset)}"
+        )
     if preset:
         settings.append(f"+algo={preset}")
     try:
         with initialize_config_dir(config_dir=str(CONFIGS.resolve()), version_base="1.3"):
             composed = compose(config_name="train", overrides=[*UNUSED, *settings])
     except HydraException as error:
-        raise ConfigError(f"experiment {quoted(experiment)} does not compose: {_one_line(error)}") from error
+        raise ConfigError(
+            f"experiment {quoted(experiment)} does not compose: {_one_line(error)}"
+        ) from error
     OmegaConf.set_struct(composed, False)
     given = [override for override in parsed if override.key_or_group != "algo" or not preset]
     _apply(composed, given, merges=True)
@@ -111,13 +132,16 @@ def load_config(experiment: str, overrides: list[str], *, for_arms: bool = False
             values["data"].pop(other, None)
     if preset and values.get("run_dir", MISSING) != MISSING and "run_dir" not in keys:
         values["run_dir"] = f"{values['run_dir']}_{preset}"
-    source = experiment if experiment.endswith(".yaml") else f"configs/experiment/{experiment}.yaml"
+    source = (
+        experiment if experiment.endswith(".yaml") else f"configs/experiment/{experiment}.yaml"
+    )
     config = _checked(values, source=source)
     if not config.run_dir.strip():
         raise ConfigError("run_dir is empty; use run_dir=DIRECTORY")
     if not for_arms:
         check_keys(config, keys if chosen is not None else keys | _keys_beside_algo(experiment))
-    config.run_dir = str(Path(os.path.expanduser(config.run_dir)).absolute())  # for Ray's workers
+    # for Ray's workers
+    config.run_dir = str(Path(os.path.expanduser(config.run_dir)).absolute())
     config.typed = _typed(values, config)
     return config
 
@@ -128,8 +152,11 @@ def _experiment_of(experiment: str) -> list[str]:
         file = Path(experiment).expanduser().absolute()
         if not file.is_file():
             raise ConfigError(f"the experiment {experiment} is a file that does not exist")
-        if "# @package" not in file.read_text(encoding="utf-8", errors="replace"):  # else below its folder
-            raise ConfigError(f"the experiment {experiment} must begin with the line '# @package _global_'; add it")
+        # else below its folder
+        if "# @package" not in file.read_text(encoding="utf-8", errors="replace"):
+            raise ConfigError(
+                f"the experiment {experiment} must begin with the line '# @package _global_'; add it"
+            )
         return [
             f"hydra.searchpath=[{_in_quotes(f'file://{file.parents[1]}')}]",
             f"+{file.parent.name}={_in_quotes(file.stem)}",
@@ -143,7 +170,11 @@ def _experiment_of(experiment: str) -> list[str]:
 
 def _keys_beside_algo(experiment: str) -> set[str]:
     """Return the keys that an experiment's own file sets besides `algo`; none where it leaves the algorithm open."""
-    file = Path(experiment) if experiment.endswith(".yaml") else CONFIGS / "experiment" / f"{experiment}.yaml"
+    file = (
+        Path(experiment)
+        if experiment.endswith(".yaml")
+        else CONFIGS / "experiment" / f"{experiment}.yaml"
+    )
     values = yaml.safe_load(file.expanduser().read_text(encoding="utf-8")) or {}
     return {key for key, _ in _leaves(values, R3Config)} if "algo" in values else set()
 
@@ -193,16 +224,32 @@ def config_from_yaml(text: str, *, source: str, lenient: bool = False) -> R3Conf
     _check_yaml(text, source=source)
     try:
         values = OmegaConf.create(text)
-    except (yaml.YAMLError, OmegaConfBaseException, AssertionError, ValueError, TypeError) as error:
-        raise ConfigError(f"{source} cannot be read: {_one_line(error)}; restore it from a copy") from error
+    except (
+        yaml.YAMLError,
+        OmegaConfBaseException,
+        AssertionError,
+        ValueError,
+        TypeError,
+    ) as error:
+        raise ConfigError(
+            f"{source} cannot be read: {_one_line(error)}; restore it from a copy"
+        ) from error
     if not isinstance(values, DictConfig):
         raise ConfigError(f"{source} holds no configuration; restore it from a copy")
     of_file = _container(values)
-    old_values = [key for key, old in RETIRED_VALUES.items() if (key, old) in _leaves(of_file, R3Config)]
+    old_values = [
+        key for key, old in RETIRED_VALUES.items() if (key, old) in _leaves(of_file, R3Config)
+    ]
     passed_over = _taken_out(of_file, [*_retired_in(of_file), *old_values])
     known = [f"{name}." for name in fields_of()]
-    unknown = [key for key, _ in _leaves(of_file, R3Config) if not any(name.startswith(f"{key}.") for name in known)]
-    passed_over |= _taken_out(of_file, [key for key in unknown if lenient or of_file.get(key) == {}])
+    unknown = [
+        key
+        for key, _ in _leaves(of_file, R3Config)
+        if not any(name.startswith(f"{key}.") for name in known)
+    ]
+    passed_over |= _taken_out(
+        of_file, [key for key in unknown if lenient or of_file.get(key) == {}]
+    )
     unchecked = _taken_out(of_file, _unchecked_in(of_file))
     try:
         config = _checked(of_file, source=source)
@@ -224,28 +271,46 @@ def _check_yaml(text: str, *, source: str) -> None:
     depth = 0
     try:
         if len(text) > MAX_YAML_CHARS:
-            raise ConfigError(f"{source} has more than {MAX_YAML_CHARS} characters; restore it from a copy")
+            raise ConfigError(
+                f"{source} has more than {MAX_YAML_CHARS} characters; restore it from a copy"
+            )
         for event in yaml.parse(text, Loader=EVENTS):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+                event, yaml.CollectionEndEvent
+            )
             if isinstance(event, yaml.AliasEvent) or depth > MAX_YAML_DEPTH:
-                what = "an alias" if isinstance(event, yaml.AliasEvent) else f"more than {MAX_YAML_DEPTH} levels"
-                raise ConfigError(f"{source} holds {what}, which no run writes; restore it from a copy")
+                what = (
+                    "an alias"
+                    if isinstance(event, yaml.AliasEvent)
+                    else f"more than {MAX_YAML_DEPTH} levels"
+                )
+                raise ConfigError(
+                    f"{source} holds {what}, which no run writes; restore it from a copy"
+                )
             if isinstance(event, yaml.ScalarEvent) and _INTERPOLATION.search(event.value):
-                raise ConfigError(f"{source} holds an interpolation, {quoted(event.value)}; write the value itself")
+                raise ConfigError(
+                    f"{source} holds an interpolation, {quoted(event.value)}; write the value itself"
+                )
     except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"{source} is not YAML: {_one_line(error)}; restore it from a copy") from error
+        raise ConfigError(
+            f"{source} is not YAML: {_one_line(error)}; restore it from a copy"
+        ) from error
 
 
 def _unchecked_in(values: dict[str, Any]) -> list[str]:
     """Return the keys whose value is an environment's, which is not read, and what may depend on it."""
     typed = [key for key, value in _leaves(values, R3Config) if "${" in str(value)]
-    return [key for key in (*typed, "data.task") if typed and fields_of()[key].default != MISSING]
+    return [
+        key for key in (*typed, "data.task") if typed and fields_of()[key].default != MISSING
+    ]
 
 
 def _taken_out(values: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     """Remove these keys from the sections. Returns those that were there, with their values."""
     sections = {key: (_section_of(values, key), key.rpartition(".")[2]) for key in keys}
-    return {key: section.pop(name) for key, (section, name) in sections.items() if name in section}
+    return {
+        key: section.pop(name) for key, (section, name) in sections.items() if name in section
+    }
 
 
 def _retired_in(values: dict[str, Any]) -> list[str]:
@@ -259,7 +324,9 @@ def _each(value: Any, change: Callable[[str], str]) -> Any:
         return change(value)
     if isinstance(value, dict):
         return {key: _each(part, change) for key, part in value.items()}
-    return [_each(part, change) for part in value] if isinstance(value, (list, tuple)) else value
+    return (
+        [_each(part, change) for part in value] if isinstance(value, (list, tuple)) else value
+    )
 
 
 def _as_text(value: Any) -> Any:
@@ -278,7 +345,10 @@ def _typed(values: dict[str, Any], config: R3Config) -> dict[str, Any]:
 
     defaults = OmegaConf.create(_container(_schema()))
     kept = _container(OmegaConf.merge(defaults, _each(values, typed)), resolve=True)
-    values_of, words = flatten(config), {key for key, field in fields_of().items() if "words" in field.metadata}
+    values_of, words = (
+        flatten(config),
+        {key for key, field in fields_of().items() if "words" in field.metadata},
+    )
     texts = {
         key: value
         for key, value in _leaves(kept, R3Config)
@@ -317,15 +387,21 @@ def _checked(values: dict[str, Any], *, source: str) -> R3Config:
         raise ConfigError(f"{source} sets {key}, which is no key any more; {RETIRED[key]}")
     for key, _ in _leaves(values, R3Config):
         if key not in known:
-            raise ConfigError(f"{source} sets {key[:80]}, which does not exist; {_nearest_key(key, known)}")
+            raise ConfigError(
+                f"{source} sets {key[:80]}, which does not exist; {_nearest_key(key, known)}"
+            )
     try:
         config = OmegaConf.to_object(OmegaConf.merge(_schema(), values))
     except MissingMandatoryValue as error:
-        raise ConfigError(f"{error.full_key} has no value; add {error.full_key}=... to the command") from error
+        raise ConfigError(
+            f"{error.full_key} has no value; add {error.full_key}=... to the command"
+        ) from error
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key or source}: {_one_line(error)}") from error
     except (TypeError, ValueError, AttributeError, RecursionError) as error:  # unforeseen
-        raise ConfigError(f"{source} holds a value that cannot be used: {_one_line(error)}") from error
+        raise ConfigError(
+            f"{source} holds a value that cannot be used: {_one_line(error)}"
+        ) from error
     assert isinstance(config, R3Config)  # OmegaConf gives back what the structure was made from
     return config
 
@@ -340,7 +416,9 @@ def _container(composed: Any, *, resolve: bool = False) -> dict[str, Any]:
     return typing.cast("dict[str, Any]", OmegaConf.to_container(composed, resolve=resolve))
 
 
-def _apply(composed: DictConfig, overrides: Iterable[Override], *, merges: bool = False) -> None:
+def _apply(
+    composed: DictConfig, overrides: Iterable[Override], *, merges: bool = False
+) -> None:
     """Set the keys one after the other. merges: a dictionary joins what is there, as in Hydra; those
     of agents.options, where {} is none of them, never do."""
     for override in overrides:
@@ -359,7 +437,10 @@ def _with_paths_of_tasks(values: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(agents, dict) or agents.get("environment") is None:
         return values
     path = f"{ENVIRONMENT}{agents['environment']}"
-    values = {section: dict(given) if isinstance(given, dict) else given for section, given in values.items()}
+    values = {
+        section: dict(given) if isinstance(given, dict) else given
+        for section, given in values.items()
+    }
     for section in ("data", "held_out"):
         given = values.setdefault(section, {})
         if not isinstance(given, dict) or given.get("path") not in (None, MISSING):
@@ -387,15 +468,21 @@ def _in_quotes(text: str) -> str:
 
 def _check_override(text: str) -> Override:
     if not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise ConfigError(f"{quoted(text)} holds bytes that are not UTF-8 text; write the value in UTF-8")
+        raise ConfigError(
+            f"{quoted(text)} holds bytes that are not UTF-8 text; write the value in UTF-8"
+        )
     try:
         override = OverridesParser.create().parse_override(_with_plain_path(text))
     except HydraException as error:
-        raise ConfigError(f"{quoted(text)} is not of the form key=value; {_one_line(error)}") from error
+        raise ConfigError(
+            f"{quoted(text)} is not of the form key=value; {_one_line(error)}"
+        ) from error
     if override.type not in (OverrideType.CHANGE, OverrideType.ADD, OverrideType.FORCE_ADD):
         raise ConfigError(f"{quoted(text)} deletes a key; set it to another value instead")
     if override.is_sweep_override():
-        raise ConfigError(f"{quoted(text)} names several values; a run takes one, so quote a value that holds a comma")
+        raise ConfigError(
+            f"{quoted(text)} names several values; a run takes one, so quote a value that holds a comma"
+        )
     known = list(fields_of())
     key = override.key_or_group
     if key in RETIRED:
@@ -403,7 +490,9 @@ def _check_override(text: str) -> Override:
     if key not in known and not any(key.startswith(f"{free}.") for free in FREE):
         section = [name for name in known if name.startswith(f"{key}.")]
         if section:
-            raise ConfigError(f"{key} is a group of keys; set one of them, like {section[0]}=...")
+            raise ConfigError(
+                f"{key} is a group of keys; set one of them, like {section[0]}=..."
+            )
         raise ConfigError(f"{key} does not exist; {_nearest_key(key, known)}")
     return override
 
@@ -439,7 +528,11 @@ def _instead_of(preset: str) -> str:
 
 def of_others() -> dict[str, str]:
     """Name what no command takes from a run of others: key -> "code" or "an address"."""
-    addresses = [key for key, field in fields_of().items() if _ADDRESS.search(key) and "str" in str(field.type)]
+    addresses = [
+        key
+        for key, field in fields_of().items()
+        if _ADDRESS.search(key) and "str" in str(field.type)
+    ]
     return dict.fromkeys(IMPORT_KEYS, "code") | dict.fromkeys(addresses, "an address")
 
 

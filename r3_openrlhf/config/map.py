@@ -58,17 +58,29 @@ def chosen(section: str | None, search: str | None) -> list[Setting]:
         ConfigError: a section that does not exist, or nothing found."""
     kept = list(settings())
     if section is not None:
-        kept = [setting for setting in kept if setting.key == section or setting.key.startswith(f"{section}.")]
+        kept = [
+            setting
+            for setting in kept
+            if setting.key == section or setting.key.startswith(f"{section}.")
+        ]
         if not kept:
-            sections = sorted({setting.key.rpartition(".")[0] or setting.key for setting in settings()})
-            raise ConfigError(f"{section} is no section and no key; {open_table.nearest(section, sections)}")
+            sections = sorted(
+                {setting.key.rpartition(".")[0] or setting.key for setting in settings()}
+            )
+            raise ConfigError(
+                f"{section} is no section and no key; {open_table.nearest(section, sections)}"
+            )
     if search is not None:
         word = search.lower()
         kept = [
-            setting for setting in kept if word in " ".join((setting.key, setting.meaning, *setting.allowed)).lower()
+            setting
+            for setting in kept
+            if word in " ".join((setting.key, setting.meaning, *setting.allowed)).lower()
         ]
         if not kept:
-            raise ConfigError(f"no setting mentions {quoted(search)}; `r3 config` lists all of them")
+            raise ConfigError(
+                f"no setting mentions {quoted(search)}; `r3 config` lists all of them"
+            )
     return kept
 
 
@@ -98,7 +110,9 @@ def _default(field: dataclasses.Field[Any]) -> str:
         value = field.default
     if value == MISSING:
         return "(must be given)"
-    return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n").removesuffix("\n...")
+    return (
+        yaml.safe_dump(value, default_flow_style=True).removesuffix("\n").removesuffix("\n...")
+    )
 
 
 @functools.cache
@@ -123,12 +137,17 @@ def _comments(schema: type) -> dict[str, str]:
 
 def _allowed(words: Iterable[str]) -> tuple[str, ...]:
     """Return the words of a setting; an open table takes an import path, too."""
-    return (*map(str, words), *(["package.module:name"] if isinstance(words, open_table.OpenTable) else []))
+    return (
+        *map(str, words),
+        *(["package.module:name"] if isinstance(words, open_table.OpenTable) else []),
+    )
 
 
 def described(setting: Setting) -> str:
     """Describe a setting in two or three lines of text."""
-    head = f"{setting.key} = {setting.default}    {setting.kind}" + (f", {setting.unit}" if setting.unit else "")
+    head = f"{setting.key} = {setting.default}    {setting.kind}" + (
+        f", {setting.unit}" if setting.unit else ""
+    )
     lines = [head, *([f"    {setting.meaning}"] if setting.meaning else [])]
     if setting.allowed:
         lines.append(f"    one of: {', '.join(setting.allowed)}")

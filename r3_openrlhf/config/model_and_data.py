@@ -102,7 +102,9 @@ class DataConfig:
                     f"data.template_date is {quoted(self.template_date)}; write a day as 2026-01-31"
                 ) from error
         if "{problem}" not in self.prompt_template:
-            raise ConfigError(f"data.prompt_template is {quoted(self.prompt_template)}; it must contain {{problem}}")
+            raise ConfigError(
+                f"data.prompt_template is {quoted(self.prompt_template)}; it must contain {{problem}}"
+            )
         for example in self.few_shot:
             if set(example) != {"problem", "response"}:
                 raise ConfigError(
@@ -117,7 +119,9 @@ class DataConfig:
             return {None: self}
         return {
             entry["name"]: replace(
-                self, sources=[], **{key: value for key, value in entry.items() if key not in ("name", "weight")}
+                self,
+                sources=[],
+                **{key: value for key, value in entry.items() if key not in ("name", "weight")},
             )
             for entry in self.sources
         }

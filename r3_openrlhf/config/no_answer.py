@@ -8,9 +8,8 @@ from pathlib import Path
 
 _TABLE = tomllib.loads(Path(__file__).with_name("no_answer.toml").read_text(encoding="utf-8"))
 _SAYS_SO = re.compile("|".join(_TABLE["says_so"]))
-_FRAMES = re.compile(
-    r"\\(?:text|mathrm|textbf|mbox|boxed)\s*\{([^{}]*)\}|[\s$\"'*\[\]()<{}!]+"
-)  # not ">": the end of "<NA>"
+# not ">": the end of "<NA>"
+_FRAMES = re.compile(r"\\(?:text|mathrm|textbf|mbox|boxed)\s*\{([^{}]*)\}|[\s$\"'*\[\]()<{}!]+")
 
 
 def says_no_answer(reference: str) -> bool:
@@ -19,4 +18,7 @@ def says_no_answer(reference: str) -> bool:
     while (inside := _FRAMES.sub(r"\1", text)) != text:
         text = inside
     text = text.casefold()
-    return _SAYS_SO.fullmatch(text) is not None or _SAYS_SO.fullmatch(text.removesuffix(".")) is not None
+    return (
+        _SAYS_SO.fullmatch(text) is not None
+        or _SAYS_SO.fullmatch(text.removesuffix(".")) is not None
+    )

@@ -23,7 +23,9 @@ from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import load_object
 
 BUILT_IN = "data.task"  # in reward.functions: the score of the grader that data.task names
-OFFERED = tuple("response reference references problem row prompt truncated num_tokens metadata".split())
+OFFERED = tuple(
+    "response reference references problem row prompt truncated num_tokens metadata".split()
+)
 VERL = ("data_source", "solution_str", "ground_truth", "extra_info")  # its compute_score
 _OPENRLHF: tuple[str, ...] = ("queries", "prompts", "labels")
 
@@ -56,10 +58,14 @@ class RewardFunction:
 def placed(path: str) -> str:
     """Make the file of an import path absolute: runs are read from other directories, too."""
     file, colon, name = path.rpartition(":") if not path.endswith(".py") else (path, "", "")
-    return f"{Path(file).expanduser().absolute()}{colon}{name}" if file.endswith(".py") else path
+    return (
+        f"{Path(file).expanduser().absolute()}{colon}{name}" if file.endswith(".py") else path
+    )
 
 
-def reward_function(key: str, path: str, arguments: Mapping[str, Any] | None = None) -> RewardFunction:
+def reward_function(
+    key: str, path: str, arguments: Mapping[str, Any] | None = None
+) -> RewardFunction:
     """Return what an import path names. "file.py" alone is OpenRLHF's form: its `reward_func`.
 
     Args:
@@ -81,13 +87,19 @@ def reward_function(key: str, path: str, arguments: Mapping[str, Any] | None = N
             inspect.signature(function).bind_partial(**arguments)
             function = call() if inspect.isclass(function) else call
         except Exception as error:  # a constructor raises anything
-            raise ConfigError(f"{key} {path} does not take reward.function_args {dict(arguments)}: {error}") from error
+            raise ConfigError(
+                f"{key} {path} does not take reward.function_args {dict(arguments)}: {error}"
+            ) from error
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{key} is {quoted(path)}, which is no function: {error}") from error
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-    names = {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+    names = {
+        one.name
+        for one in parameters
+        if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+    }
     if "queries" in names:
         signature, offered = Signature.OPENRLHF, _OPENRLHF
     elif "completions" in names:
@@ -98,16 +110,24 @@ def reward_function(key: str, path: str, arguments: Mapping[str, Any] | None = N
     else:
         signature, offered = Signature.OWN, VERL if "solution_str" in names else OFFERED
     needed = [
-        one for one in parameters if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        one
+        for one in parameters
+        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
     ]
-    lacking = [one.name for one in needed if one.kind is one.POSITIONAL_ONLY or one.name not in offered]
+    lacking = [
+        one.name for one in needed if one.kind is one.POSITIONAL_ONLY or one.name not in offered
+    ]
     if lacking:
         raise ConfigError(
             f"{key} is {quoted(path)}, whose parameter {quoted(lacking[0])} nothing is passed for; a reward function may take "
             f"{', '.join(OFFERED)}, responses for all of a group, or have the parameters of TRL (completions, and columns), OpenRLHF (queries, prompts, labels) or verl "
             "(data_source, solution_str, ground_truth, extra_info)"
         )
-    wants = tuple(word for word in offered if (takes_any or word in names) and word not in arguments)
+    wants = tuple(
+        word for word in offered if (takes_any or word in names) and word not in arguments
+    )
     if signature is Signature.OWN and not wants:
-        raise ConfigError(f"{key} is {quoted(path)}, which takes no parameter; use def {name}(response, reference)")
+        raise ConfigError(
+            f"{key} is {quoted(path)}, which takes no parameter; use def {name}(response, reference)"
+        )
     return RewardFunction(path, name, function, signature, wants)

@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from r3_openrlhf.config.reward_functions import BUILT_IN, RewardFunction, placed, reward_function
+from r3_openrlhf.config.reward_functions import (
+    BUILT_IN,
+    RewardFunction,
+    placed,
+    reward_function,
+)
 from r3_openrlhf.method.checks import check_fields, number, word
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import is_import_path, is_looking
@@ -47,8 +52,12 @@ class CodeConfig:
                 raise ConfigError(
                     f"reward.code.languages.{language} is {quoted(path)}; use package.module:name or file.py:name"
                 )
-        if self.url is not None and not all(_is_address(url.strip()) for url in self.url.split(",")):
-            raise ConfigError(f"reward.code.url is {quoted(self.url)}; an address starts with http:// or https://")
+        if self.url is not None and not all(
+            _is_address(url.strip()) for url in self.url.split(",")
+        ):
+            raise ConfigError(
+                f"reward.code.url is {quoted(self.url)}; an address starts with http:// or https://"
+            )
 
 
 @dataclass
@@ -89,7 +98,9 @@ class RewardConfig:
         if self.code.credit is None and BUILT_IN in self.functions:
             self.code.credit = "share"
         if self.urls and len({url.endswith("/get_reward") for url in self.urls}) > 1:
-            raise ConfigError("reward.urls has servers of ours and of OpenRLHF (/get_reward); use one kind")
+            raise ConfigError(
+                "reward.urls has servers of ours and of OpenRLHF (/get_reward); use one kind"
+            )
         if self.urls and self.code.credit:
             raise ConfigError(
                 f"reward.code.credit is {self.code.credit}, but the servers of reward.urls decide it; leave it out, and "
@@ -103,7 +114,9 @@ class RewardConfig:
 
     def _check_functions(self) -> None:
         if self.function is not None and self.functions:
-            raise ConfigError("reward.function and reward.functions are set; write all of them into reward.functions")
+            raise ConfigError(
+                "reward.function and reward.functions are set; write all of them into reward.functions"
+            )
         known = {path.rpartition(":")[2] for path in self.functions}
         if self.function_args and self.function is None and not {*self.function_args} <= known:
             raise ConfigError(
@@ -118,7 +131,9 @@ class RewardConfig:
             )
         for value in (*self.weights, self.correct_from):
             if not math.isfinite(value):
-                raise ConfigError(f"reward.weights or reward.correct_from holds {value}; use finite numbers")
+                raise ConfigError(
+                    f"reward.weights or reward.correct_from holds {value}; use finite numbers"
+                )
         if is_looking():
             return
         names = [function.name for function in self.loaded_functions]
@@ -132,13 +147,21 @@ class RewardConfig:
         """The user's functions. ConfigError: one cannot be loaded."""
         paths = [path for path in self.all_functions if path != BUILT_IN]
         return [
-            reward_function("reward.function" if self.function else "reward.functions", path, self.arguments_of(path))
+            reward_function(
+                "reward.function" if self.function else "reward.functions",
+                path,
+                self.arguments_of(path),
+            )
             for path in paths
         ]
 
     def arguments_of(self, path: str) -> dict[str, Any]:
         """Return the part of function_args for one of all_functions."""
-        return self.function_args if self.function else self.function_args.get(path.rpartition(":")[2], {})
+        return (
+            self.function_args
+            if self.function
+            else self.function_args.get(path.rpartition(":")[2], {})
+        )
 
     @property
     def reads_groups(self) -> bool:
@@ -166,7 +189,10 @@ def _is_address(url: str) -> bool:
         parts = urlsplit(url)
         host = re.fullmatch(r"[\w.:%-]+", parts.hostname or "")
         return (
-            parts.scheme in ("http", "https") and host is not None and (parts.port or 1) > 0 and len(url.split()) == 1
+            parts.scheme in ("http", "https")
+            and host is not None
+            and (parts.port or 1) > 0
+            and len(url.split()) == 1
         )
     except ValueError:  # a port that is none
         return False

@@ -12,7 +12,12 @@ from r3_openrlhf.config.between_sections import check_sections
 from r3_openrlhf.config.evaluations import HeldOutConfig
 from r3_openrlhf.config.model_and_data import DataConfig, ModelConfig
 from r3_openrlhf.config.rewards import RewardConfig
-from r3_openrlhf.config.running import CheckpointConfig, ClusterConfig, LoggingConfig, StopConfig
+from r3_openrlhf.config.running import (
+    CheckpointConfig,
+    ClusterConfig,
+    LoggingConfig,
+    StopConfig,
+)
 from r3_openrlhf.config.sampling_and_training import RolloutConfig, TrainConfig
 from r3_openrlhf.config.words import MISSING, TokenValues
 from r3_openrlhf.method.checks import check_fields, word
@@ -50,7 +55,8 @@ class R3Config(R3Settings):
     def __post_init__(self) -> None:
         # keys -> their texts with ${oc.env:...}, where the user took them from the environment
         self.typed: dict[str, Any] = {}
-        self.is_of_a_run = is_looking()  # read from its file: code that it names is never imported
+        # read from its file: code that it names is never imported
+        self.is_of_a_run = is_looking()
         self.passed_over: list[str] = []  # keys of a run's file that this version does not have
         check_fields(self)
         check_sections(self)
@@ -61,7 +67,9 @@ class R3Config(R3Settings):
                 }
         # OpenRLHF splits the data path, which is in run_dir, at commas and at "@".
         if any(mark in self.run_dir for mark in ",@"):
-            raise ConfigError(f"run_dir is {quoted(self.run_dir)}; OpenRLHF cannot read paths with a comma or an @")
+            raise ConfigError(
+                f"run_dir is {quoted(self.run_dir)}; OpenRLHF cannot read paths with a comma or an @"
+            )
 
     @property
     def algorithm(self) -> Algorithm:
@@ -94,7 +102,11 @@ class R3Config(R3Settings):
     @property
     def loss_name(self) -> str:
         """Name of that loss."""
-        return self.algo if self.algorithm.loss else str(self.flag("actor.policy_loss_type") or self.train.loss)
+        return (
+            self.algo
+            if self.algorithm.loss
+            else str(self.flag("actor.policy_loss_type") or self.train.loss)
+        )
 
     @property
     def loss_settings(self) -> LossSettings:
@@ -115,13 +127,17 @@ class R3Config(R3Settings):
     def keeps_history(self) -> bool:
         """True if the run keeps what it sampled in a history store. algo=r3 always does;
         trajectories are kept if they are recalled or reflected on."""
-        recalls = "replay" in self.algorithm.mechanisms and (self.replay.enabled or self.reflection.enabled)
+        recalls = "replay" in self.algorithm.mechanisms and (
+            self.replay.enabled or self.reflection.enabled
+        )
         return self.algorithm.keeps_history or recalls
 
     @property
     def has_imported(self) -> bool:
         """True if the store begins with successes from outside: of history.start, or collected before step 1."""
-        return self.keeps_history and (self.history.start is not None or self.rollout.collect.share > 0)
+        return self.keeps_history and (
+            self.history.start is not None or self.rollout.collect.share > 0
+        )
 
     @property
     def measures_all_entropies(self) -> bool:

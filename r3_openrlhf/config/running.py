@@ -49,7 +49,9 @@ class CheckpointConfig:
     """Checkpoints, and whether a run resumes from them."""
 
     # steps between checkpoints; -1: only the final model
-    save_steps: int = number(20, min=-1, instead="use 1 or more, or -1 for the final model only")
+    save_steps: int = number(
+        20, min=-1, instead="use 1 or more, or -1 for the final model only"
+    )
     # minutes after a checkpoint from which the next step is saved; null: no limit
     save_minutes: float | None = number(None, above=0)
     # newest checkpoints and copies in Hugging Face format that are kept, besides the copy that is best on
@@ -62,7 +64,9 @@ class CheckpointConfig:
     def __post_init__(self) -> None:
         check_fields(self, "checkpoint.")
         if self.save_steps == 0:
-            raise ConfigError("checkpoint.save_steps is 0; use 1 or more, or -1 for the final model only")
+            raise ConfigError(
+                "checkpoint.save_steps is 0; use 1 or more, or -1 for the final model only"
+            )
 
 
 @dataclass

@@ -28,7 +28,9 @@ class RolloutConfig:
     batch_size: int = number(128, min=1)
     # G: responses per prompt
     n_samples_per_prompt: int = number(
-        16, min=2, instead="advantages compare the responses of one prompt with each other, so use 2 or more"
+        16,
+        min=2,
+        instead="advantages compare the responses of one prompt with each other, so use 2 or more",
     )
     # tokens of a response, at most [P] 8K
     max_new_tokens: int = number(8192, min=1)
@@ -45,7 +47,9 @@ class RolloutConfig:
     def __post_init__(self) -> None:
         check_fields(self, "rollout.")
         if not all(self.stop):
-            raise ConfigError(f"rollout.stop is {self.stop}; use texts of at least one character")
+            raise ConfigError(
+                f"rollout.stop is {self.stop}; use texts of at least one character"
+            )
         if typed := re.search(r"\\[nt](?![a-zA-Z])", "\n".join(self.stop)):
             raise ConfigError(
                 f"rollout.stop holds {quoted(typed[0])} as two characters, a backslash and a letter; on the command "
@@ -85,7 +89,9 @@ class TrainConfig:
     # weight of the KL divergence to the reference model; 0: none is loaded
     kl_coef: float = number(0.0, min=0)
     # stage of DeepSpeed ZeRO: 0, 1, 2 or 3
-    zero_stage: int = number(2, min=0, max=3, instead="DeepSpeed ZeRO has the stages 0, 1, 2 and 3")
+    zero_stage: int = number(
+        2, min=0, max=3, instead="DeepSpeed ZeRO has the stages 0, 1, 2 and 3"
+    )
     # optimizer states on the host: less GPU memory, more time
     adam_offload: bool = False
     # fill micro-batches up to max_tokens_per_gpu instead of by rows

@@ -43,7 +43,9 @@ def entries_of(sources: Sequence[Any], *, allowed: Mapping[str, Any]) -> list[di
             )
         unknown = sorted(set(map(str, entry)) - set(allowed) - {"name", "weight", "path"})
         if unknown and (instead := _INSTEAD.get(unknown[0].rpartition(".")[2])):
-            raise ConfigError(f"data.sources sets {unknown[0]} for {path}, which a source cannot have; {instead}")
+            raise ConfigError(
+                f"data.sources sets {unknown[0]} for {path}, which a source cannot have; {instead}"
+            )
         if unknown:
             raise ConfigError(
                 f"data.sources sets {unknown[0]} for {path}; a source has path, name, weight, {', '.join(allowed)}"
@@ -56,10 +58,16 @@ def entries_of(sources: Sequence[Any], *, allowed: Mapping[str, Any]) -> list[di
                 f"data.sources gives {path} the weight {quoted(weight)}; use a number above 0, a share of the problems"
             )
         name = re.sub(
-            r"[^\w.-]", "_", str(entry.get("name") or re.split(r"[/:]", path.rstrip("/"))[-1].partition(".")[0])
+            r"[^\w.-]",
+            "_",
+            str(entry.get("name") or re.split(r"[/:]", path.rstrip("/"))[-1].partition(".")[0]),
         )
         entries.append(
-            {"name": name, "weight": weight, **{k: v for k, v in entry.items() if k not in ("name", "weight")}}
+            {
+                "name": name,
+                "weight": weight,
+                **{k: v for k, v in entry.items() if k not in ("name", "weight")},
+            }
         )
     names = [entry["name"] for entry in entries]
     double = next((name for name in names if names.count(name) > 1), None)
@@ -68,7 +76,9 @@ def entries_of(sources: Sequence[Any], *, allowed: Mapping[str, Any]) -> list[di
             f"data.sources has two sources called {double}; give each a name, as in {{path: ..., name: ...}}"
         )
     if len({entry["weight"] is None for entry in entries}) > 1:
-        raise ConfigError("data.sources has weights for some of its sources only; give all of them one, or none")
+        raise ConfigError(
+            "data.sources has weights for some of its sources only; give all of them one, or none"
+        )
     return entries
 
 
@@ -78,13 +88,19 @@ def _check_type(path: str, name: str, value: Any, kind: Any) -> None:
     except msgspec.ValidationError as error:
         instead = ""
         if name == "chat_template" and isinstance(value, str):
-            instead = "; a template of its own goes into chat_template_kwargs: {chat_template: ...}"
-        raise ConfigError(f"data.sources gives {path} the {name} {quoted(value)} ({error}){instead}") from error
+            instead = (
+                "; a template of its own goes into chat_template_kwargs: {chat_template: ...}"
+            )
+        raise ConfigError(
+            f"data.sources gives {path} the {name} {quoted(value)} ({error}){instead}"
+        ) from error
 
 
 def path_of(path: str | None, entries: Sequence[Mapping[str, Any]]) -> str:
     """Return the sources' name in messages. ConfigError: another path is set besides."""
     together = " + ".join(entry["path"] for entry in entries)
     if path not in (None, "???", SOURCES, together):
-        raise ConfigError(f"data.path is {path} and data.sources is set; use one of them, as in data.sources=[]")
+        raise ConfigError(
+            f"data.path is {path} and data.sources is set; use one of them, as in data.sources=[]"
+        )
     return together

@@ -73,7 +73,11 @@ def load_problem_set(
     """
     data = replace(data, sources=[])  # of the run that is evaluated
     named = BENCHMARKS.get(benchmark)
-    source = _free_source(benchmark, data, max_problems) if named is None else _source_of(named, data, data_dir)
+    source = (
+        _free_source(benchmark, data, max_problems)
+        if named is None
+        else _source_of(named, data, data_dir)
+    )
     problems = load_problems(source, with_rows=with_rows)
     labels, counts = problems.labels, problems.sources[0]
     if named is not None and named.in_parts and not data_dir:
@@ -94,20 +98,34 @@ def name_of(benchmark: str) -> str:
     if benchmark.startswith(REASONING_GYM):
         return benchmark.removeprefix(REASONING_GYM)
     path = Path(benchmark)
-    return Path(path.stem if path.suffix in PACKED else path.name).stem if ending(path) else path.name
+    return (
+        Path(path.stem if path.suffix in PACKED else path.name).stem
+        if ending(path)
+        else path.name
+    )
 
 
 def _source_of(benchmark: Benchmark, data: DataConfig, data_dir: str | None) -> DataConfig:
-    hub = {key: getattr(benchmark, key) for key in ("subset", "split", "problem_key", "answer_key", "task")}
+    hub = {
+        key: getattr(benchmark, key)
+        for key in ("subset", "split", "problem_key", "answer_key", "task")
+    }
     if benchmark.prompt_template:
-        hub["prompt_template"] = data.prompt_template.replace("{problem}", benchmark.prompt_template)
+        hub["prompt_template"] = data.prompt_template.replace(
+            "{problem}", benchmark.prompt_template
+        )
     if data_dir is None:
         return replace(data, path=benchmark.hub, uid_key=None, **hub)
     folder = Path(data_dir).expanduser()
     path = folder / benchmark.file
     if path.is_file():
         return replace(
-            data, path=str(path), problem_key="problem", answer_key="answer", uid_key=None, task=benchmark.task
+            data,
+            path=str(path),
+            problem_key="problem",
+            answer_key="answer",
+            uid_key=None,
+            task=benchmark.task,
         )
     name = benchmark.hub.rpartition("/")[2]
     places = [folder / benchmark.hub, folder / name, folder / path.stem]  # as the hub leaves it
@@ -132,7 +150,9 @@ def _free_source(benchmark: str, data: DataConfig, max_problems: int | None) -> 
             f"--benchmark is {quoted(benchmark)}, which does not exist; {nearest(benchmark, tuple(BENCHMARKS))} A file, a hub "
             f"data set (org/name) and {REASONING_GYM}TASK are possible too"
         )
-    return replace(data, path=benchmark, split=_split_of(path, data.split) if path.is_dir() else data.split)
+    return replace(
+        data, path=benchmark, split=_split_of(path, data.split) if path.is_dir() else data.split
+    )
 
 
 def _split_of(folder: Path, split: str) -> str:

@@ -29,11 +29,23 @@ HOLDS = ("hold up", "hold up, without a solution")
 
 @click.command("check-tests")
 @click.argument("path", metavar="FILE")
-@click.option("--into", type=click.Path(path_type=Path), help="A new file for the rows that hold up, JSON Lines.")
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path),
+    help="A new file for the rows that hold up, JSON Lines.",
+)
 @click.option("--problem-key", default=None, help="As data.problem_key.")
 @click.option("--answer-key", default=None, help="As data.answer_key.")
-@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True, help="Programs at one time.")
-def check_tests(path: str, into: Path | None, problem_key: str | None, answer_key: str | None, workers: int) -> None:
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Programs at one time.",
+)
+def check_tests(
+    path: str, into: Path | None, problem_key: str | None, answer_key: str | None, workers: int
+) -> None:
     """Run each row's tests on the row's own solutions, twice, and on programs that do nothing.
 
     Lists the rows that do not hold up; exit code 1 if there are any and no --into.
@@ -45,7 +57,9 @@ def check_tests(path: str, into: Path | None, problem_key: str | None, answer_ke
 
     if into is not None and into.exists():
         raise DataError(f"--into is {into}, which exists; name a new file")
-    table = load_table(DataConfig(path=path, task="code", problem_key=problem_key, answer_key=answer_key))
+    table = load_table(
+        DataConfig(path=path, task="code", problem_key=problem_key, answer_key=answer_key)
+    )
     shape = shape_of(table.columns, path=path, answer_key=answer_key)
     key = problem_column(shape, table.columns, path=path, problem_key=problem_key)
     counts: Counter[str] = Counter()
@@ -79,10 +93,16 @@ def judged(tests: str, row: dict[str, Any], grading: Grading) -> tuple[str, str]
     label = Label(uid="", problem="", references=[tests], task="code")
     texts = [*own, *(f"{text}\n" for text in own), *idle]  # one text would run once
     responses = [f"```{language}\n{text}\n```" for text in texts]
-    grades = grading.grade([grading.request(label, text, num_tokens=1, truncated=False) for text in responses])
+    grades = grading.grade(
+        [grading.request(label, text, num_tokens=1, truncated=False) for text in responses]
+    )
     if lacking := [grade.reason for grade in grades if grade.verdict == "ungraded"]:
         return "not graded", lacking[0]
-    if accepted := [text for text, grade in zip(texts, grades, strict=True) if text in idle and grade.score == 1]:
+    if accepted := [
+        text
+        for text, grade in zip(texts, grades, strict=True)
+        if text in idle and grade.score == 1
+    ]:
         return "passed by a program that does nothing", repr(accepted[0])
     pairs = [grades[number :: len(own)][:2] for number in range(len(own))]
     if differ := [pair for pair in pairs if pair[0].verdict != pair[1].verdict]:
@@ -100,6 +120,13 @@ def solutions_of(row: dict[str, Any]) -> list[str]:
     if isinstance(cell, dict):  # CodeContests
         pairs = zip(cell.get("language") or [], cell.get("solution") or [], strict=False)
         cell = [text for language, text in pairs if str(language).lower() in PYTHON]
-    texts = [text for text in ([cell] if isinstance(cell, str) else cell or []) if isinstance(text, str)]
+    texts = [
+        text
+        for text in ([cell] if isinstance(cell, str) else cell or [])
+        if isinstance(text, str)
+    ]
     prompt = row.get("prompt", "")
-    return [text if statements(text) is not None else f"{prompt}{text}" for text in texts[:MOST_SOLUTIONS]]
+    return [
+        text if statements(text) is not None else f"{prompt}{text}"
+        for text in texts[:MOST_SOLUTIONS]
+    ]

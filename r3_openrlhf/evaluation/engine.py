@@ -14,7 +14,8 @@ from r3_openrlhf.method.errors import ConfigError, R3Error
 from r3_openrlhf.problems.stops import stop_at
 from r3_openrlhf.runs.endings import Ending, ending_of
 
-Request = tuple[Sequence[int], Sequence[int]]  # token ids of the prompt, a seed for each response
+# token ids of the prompt, a seed for each response
+Request = tuple[Sequence[int], Sequence[int]]
 Completion = tuple[Sequence[int], str]  # token ids with the end token, why it ended
 
 
@@ -36,7 +37,9 @@ class Engine:
         self._on_cpu = is_needed()
         settings: dict[str, Any] = {}
         if self._on_cpu:
-            os.environ.update({key: value for key, value in ENVIRONMENT.items() if key not in os.environ})
+            os.environ.update(
+                {key: value for key, value in ENVIRONMENT.items() if key not in os.environ}
+            )
             settings = {"kv_cache_memory_bytes": KV_CACHE_BYTES, "enforce_eager": True}
         from vllm import LLM, SamplingParams
         from vllm.sampling_params import RequestOutputKind
@@ -62,7 +65,9 @@ class Engine:
                 )
         except (RuntimeError, ValueError, OSError) as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            raise R3Error(f"vLLM cannot serve {model}: {lines[-1] if lines else type(error).__name__}") from error
+            raise R3Error(
+                f"vLLM cannot serve {model}: {lines[-1] if lines else type(error).__name__}"
+            ) from error
         self._engine = self.llm.llm_engine
         # As in training: no detokenization in the engine, the text is decoded once from all tokens.
         self._params = SamplingParams(
@@ -85,17 +90,29 @@ class Engine:
                 params = self._params.clone()
                 # vLLM 0.29 on a CPU dies of seeded requests in mixed batches
                 params.seed = None if self._on_cpu else seed
-                self._engine.add_request(f"{number}/{index}", {"prompt_token_ids": list(prompt_ids)}, params)
-        finished: dict[int, dict[int, Completion]] = {number: {} for number in range(len(requests))}
+                self._engine.add_request(
+                    f"{number}/{index}", {"prompt_token_ids": list(prompt_ids)}, params
+                )
+        finished: dict[int, dict[int, Completion]] = {
+            number: {} for number in range(len(requests))
+        }
         while self._engine.has_unfinished_requests():
             for output in self._step():
                 number, index = map(int, output.request_id.split("/"))
                 response = output.outputs[0]
-                if ending_of(response.finish_reason, num_tokens=len(response.token_ids)) is Ending.UNGRADED:
-                    raise R3Error(f"the engine gave up a response ({response.finish_reason}); eval.log may say why")
+                if (
+                    ending_of(response.finish_reason, num_tokens=len(response.token_ids))
+                    is Ending.UNGRADED
+                ):
+                    raise R3Error(
+                        f"the engine gave up a response ({response.finish_reason}); eval.log may say why"
+                    )
                 finished[number][index] = list(response.token_ids), response.finish_reason
                 if len(finished[number]) == len(requests[number][1]):
-                    yield number, [completion for _, completion in sorted(finished.pop(number).items())]
+                    yield (
+                        number,
+                        [completion for _, completion in sorted(finished.pop(number).items())],
+                    )
 
     def _step(self) -> list[Any]:
         from vllm.v1.engine.exceptions import EngineDeadError
@@ -127,7 +144,9 @@ def _files_in(folder: str) -> Iterator[None]:
             os.environ["TMPDIR"] = before[1]
 
 
-def check_context(model: str, *, max_prompt_tokens: int, max_new_tokens: int, trusted: bool = False) -> int:
+def check_context(
+    model: str, *, max_prompt_tokens: int, max_new_tokens: int, trusted: bool = False
+) -> int:
     """Tokens of context for the engine. ConfigError: the model has fewer positions."""
     from transformers import AutoConfig
 

@@ -57,6 +57,10 @@ def frame_of(results: dict[str, Any]) -> pd.DataFrame:
     for name, summary in results["benchmarks"].items():
         row = {"benchmark": name, "num_problems": summary["num_problems"]}
         for key, estimate in headline(summary, results["settings"]["n_samples"]).items():
-            row |= {key: estimate["value"], f"{key}_low": estimate["low"], f"{key}_high": estimate["high"]}
+            row |= {
+                key: estimate["value"],
+                f"{key}_low": estimate["low"],
+                f"{key}_high": estimate["high"],
+            }
         rows.append(row)
     return pd.DataFrame(rows).set_index("benchmark")

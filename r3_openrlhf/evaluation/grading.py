@@ -8,7 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.evaluation.sample_file import WAITING, SampledProblem, SampledResponse, SampleFile
+from r3_openrlhf.evaluation.sample_file import (
+    WAITING,
+    SampledProblem,
+    SampledResponse,
+    SampleFile,
+)
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.rewards.answers.request import GradeRequest
@@ -40,15 +45,24 @@ class Grading:
         self._grader.close()
         self._runner.close()
 
-    def request(self, label: Label, text: str, *, num_tokens: int, truncated: bool) -> GradeRequest:
+    def request(
+        self, label: Label, text: str, *, num_tokens: int, truncated: bool
+    ) -> GradeRequest:
         """Make the request about one response to the problem of `label`."""
         text = as_graded(self._prompt, text)
         return GradeRequest.about(label, text, num_tokens=num_tokens, truncated=truncated)
 
-    def requests(self, label: Label, responses: Sequence[SampledResponse]) -> list[GradeRequest]:
+    def requests(
+        self, label: Label, responses: Sequence[SampledResponse]
+    ) -> list[GradeRequest]:
         """Make the requests about all responses to a problem, which are one group."""
         return in_group(
-            [self.request(label, one.text, num_tokens=one.num_tokens, truncated=one.truncated) for one in responses]
+            [
+                self.request(
+                    label, one.text, num_tokens=one.num_tokens, truncated=one.truncated
+                )
+                for one in responses
+            ]
         )
 
     def grade(self, requests: Sequence[GradeRequest]) -> list[Grade]:
@@ -60,12 +74,16 @@ class Grading:
             return await asyncio.gather(*map(self._grader.grade, requests))
 
         grades = self._runner.run(all_grades())
-        self.is_gone = any(grade.verdict is Verdict.UNGRADED and grade.reason in WAITING for grade in grades)
+        self.is_gone = any(
+            grade.verdict is Verdict.UNGRADED and grade.reason in WAITING for grade in grades
+        )
         return grades
 
 
 def graded(
-    problems: Iterable[SampledProblem], labels: Mapping[tuple[str, str], Label], grading: Grading
+    problems: Iterable[SampledProblem],
+    labels: Mapping[tuple[str, str], Label],
+    grading: Grading,
 ) -> Iterator[SampledProblem]:
     """Yield the same problems, with grades for all waiting responses to problems of `labels`."""
     problems = iter(problems)
@@ -75,18 +93,30 @@ def graded(
             for problem in window
             if problem.key in labels
             for number, (response, request) in enumerate(
-                zip(problem.responses, grading.requests(labels[problem.key], problem.responses), strict=True)
+                zip(
+                    problem.responses,
+                    grading.requests(labels[problem.key], problem.responses),
+                    strict=True,
+                )
             )
             if response.is_waiting
         }
         grades = grading.grade([request for _, request in waiting.values()])
-        new = {key: each.graded(grade) for (key, (each, _)), grade in zip(waiting.items(), grades, strict=True)}
+        new = {
+            key: each.graded(grade)
+            for (key, (each, _)), grade in zip(waiting.items(), grades, strict=True)
+        }
         for problem in window:
-            responses = [new.get((problem.key, number), each) for number, each in enumerate(problem.responses)]
+            responses = [
+                new.get((problem.key, number), each)
+                for number, each in enumerate(problem.responses)
+            ]
             yield replace(problem, responses=responses)
 
 
-def grade_file(file: SampleFile, labels: Mapping[tuple[str, str], Label], grading: Grading) -> int:
+def grade_file(
+    file: SampleFile, labels: Mapping[tuple[str, str], Label], grading: Grading
+) -> int:
     """Grade what waits in the file. Returns how many problems still wait for a grader."""
 
     def num_waiting() -> int:

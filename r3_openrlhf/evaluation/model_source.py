@@ -36,10 +36,14 @@ def find_model(model: str, *, step: int | None = None) -> ModelSource:
     if (directory / "config.yaml").is_file() and not (directory / "config.json").is_file():
         return _of_run(RunDirectory.open(directory), step)
     if step is not None:
-        raise ConfigError(f"--step is {step}, but {model} is not a run directory; leave --step out")
+        raise ConfigError(
+            f"--step is {step}, but {model} is not a run directory; leave --step out"
+        )
     locate_model(model)
     name = directory.resolve().name if directory.is_dir() else model
-    return ModelSource(name=name, path=model, output=Path("runs") / "evaluations" / name.replace("/", "_"))
+    return ModelSource(
+        name=name, path=model, output=Path("runs") / "evaluations" / name.replace("/", "_")
+    )
 
 
 def values_of(config: R3Config, benchmarks: Sequence[str]) -> dict[str, Any]:
@@ -47,7 +51,10 @@ def values_of(config: R3Config, benchmarks: Sequence[str]) -> dict[str, Any]:
 
     Where a benchmark is the reasoning-gym task of its held-out (or else its training) problems,
     their options too."""
-    data = {key: getattr(config.data, key) for key in (*PROMPT_KEYS, *COLUMN_KEYS, "chat_template_kwargs")}
+    data = {
+        key: getattr(config.data, key)
+        for key in (*PROMPT_KEYS, *COLUMN_KEYS, "chat_template_kwargs")
+    }
     for section in (config.data, config.held_out):
         if section.path in benchmarks:
             data["reasoning_gym"] = section.reasoning_gym
@@ -63,11 +70,24 @@ def _of_run(run: RunDirectory, step: int | None) -> ModelSource:
     if step is None:
         directory, name = run.final_model, run.path.name
     else:
-        directory, name = run.checkpoints / f"global_step{step}_hf", f"{run.path.name}_step{step}"
+        directory, name = (
+            run.checkpoints / f"global_step{step}_hf",
+            f"{run.path.name}_step{step}",
+        )
     if not (directory / "config.json").is_file():
-        has = f"its checkpoints are of step {', '.join(map(str, steps))}" if steps else "it has no checkpoint either"
-        what = "no final_model yet" if step is None else f"no checkpoint of step {step} in Hugging Face format"
-        raise ConfigError(f"the run {run.path} has {what}; {has}" + (": use --step" if steps else ""))
+        has = (
+            f"its checkpoints are of step {', '.join(map(str, steps))}"
+            if steps
+            else "it has no checkpoint either"
+        )
+        what = (
+            "no final_model yet"
+            if step is None
+            else f"no checkpoint of step {step} in Hugging Face format"
+        )
+        raise ConfigError(
+            f"the run {run.path} has {what}; {has}" + (": use --step" if steps else "")
+        )
     output = run.path / "evaluations" / (f"step{step}" if step is not None else "final_model")
     return ModelSource(name=name, path=str(directory), output=output, config=run.load_config())
 
@@ -80,7 +100,9 @@ def fingerprint(directory: str) -> str:
     if not path.is_dir():
         return directory
     digest = hashlib.sha256()
-    for file in sorted([path / "config.json", *path.glob("*.safetensors"), *path.glob("*.bin")]):
+    for file in sorted(
+        [path / "config.json", *path.glob("*.safetensors"), *path.glob("*.bin")]
+    ):
         size = file.stat().st_size
         digest.update(f"{file.name}/{size}/".encode())
         with file.open("rb") as content:

@@ -22,7 +22,9 @@ def pass_at_k(num_graded: int, num_correct: int, *, k: int) -> float:
     n graded responses, c of them correct. Pass@1 is c / n. Raises ValueError when k is not in 1..n.
     """
     if not 1 <= k <= num_graded or not 0 <= num_correct <= num_graded:
-        raise ValueError(f"Pass@{k} of {num_correct} correct in {num_graded} responses does not exist")
+        raise ValueError(
+            f"Pass@{k} of {num_correct} correct in {num_graded} responses does not exist"
+        )
     # exact integers: the product form of the paper's appendix only avoids large numbers
     return 1.0 - math.comb(num_graded - num_correct, k) / math.comb(num_graded, k)
 
@@ -43,7 +45,9 @@ def majority_at_k(votes: Sequence[tuple[str | None, bool]], *, k: int, seed: int
     num_blank, rng = sizes.pop(None, 0), np.random.default_rng(seed)
     shares = np.array([rights[answer] / size for answer, size in sizes.items()])
     num_draws = 1 if k == len(votes) else NUM_DRAWS
-    drawn_DA = rng.multivariate_hypergeometric([num_blank, *sizes.values()], k, size=num_draws)[:, 1:]
+    drawn_DA = rng.multivariate_hypergeometric([num_blank, *sizes.values()], k, size=num_draws)[
+        :, 1:
+    ]
     wins_DA = drawn_DA == drawn_DA.max(axis=1, initial=1, keepdims=True)
     return float(np.mean(wins_DA @ shares / wins_DA.sum(axis=1).clip(1)))
 
@@ -57,7 +61,9 @@ def bootstrap_interval(values: Sequence[float], *, seed: int) -> tuple[float, fl
         return None
     rng, shape = np.random.default_rng(seed), (_RESAMPLES_AT_ONCE, len(array))
     draws = range(NUM_RESAMPLES // _RESAMPLES_AT_ONCE)
-    means = np.concatenate([array[rng.integers(len(array), size=shape)].mean(axis=1) for _ in draws])
+    means = np.concatenate(
+        [array[rng.integers(len(array), size=shape)].mean(axis=1) for _ in draws]
+    )
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
@@ -66,10 +72,17 @@ def estimate(values: Sequence[float | None], *, seed: int) -> dict[str, Any]:
     """Mean and interval over the problems that have a value; all None where no problem has one."""
     present = [value for value in values if value is not None]
     low, high = (bootstrap_interval(present, seed=seed) if present else None) or (None, None)
-    return {"value": fmean(present) if present else None, "low": low, "high": high, "num_problems": len(present)}
+    return {
+        "value": fmean(present) if present else None,
+        "low": low,
+        "high": high,
+        "num_problems": len(present),
+    }
 
 
 def ks_up_to(num_samples: int) -> list[int]:
     """Return the k of a Pass@k curve: powers of two, and the number of samples."""
-    powers = [2**exponent for exponent in range(num_samples.bit_length()) if 2**exponent < num_samples]
+    powers = [
+        2**exponent for exponent in range(num_samples.bit_length()) if 2**exponent < num_samples
+    ]
     return [*powers, num_samples]

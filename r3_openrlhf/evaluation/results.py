@@ -26,21 +26,42 @@ def num_correct(rows: Rows) -> int:
     return sum(row.verdict is Verdict.CORRECT for row in rows)
 
 
-def summarise_benchmark(problems: Iterable[SampledProblem], options: BenchmarkConfig) -> dict[str, Any]:
+def summarise_benchmark(
+    problems: Iterable[SampledProblem], options: BenchmarkConfig
+) -> dict[str, Any]:
     """Estimates, why responses were ungraded, and each problem's counts, as plain data."""
     sampled = {problem.uid: problem.responses for problem in problems}
-    graded = {uid: [row for row in rows if row.verdict is not Verdict.UNGRADED] for uid, rows in sampled.items()}
-    ungraded = {uid: [row for row in rows if row.verdict is Verdict.UNGRADED] for uid, rows in sampled.items()}
+    graded = {
+        uid: [row for row in rows if row.verdict is not Verdict.UNGRADED]
+        for uid, rows in sampled.items()
+    }
+    ungraded = {
+        uid: [row for row in rows if row.verdict is Verdict.UNGRADED]
+        for uid, rows in sampled.items()
+    }
 
-    def over(rate: Callable[[Rows], float | None], of: Mapping[str, Rows] = sampled) -> dict[str, Any]:
+    def over(
+        rate: Callable[[Rows], float | None], of: Mapping[str, Rows] = sampled
+    ) -> dict[str, Any]:
         return estimate([rate(rows) for rows in of.values()], seed=options.seed)
 
     def pass_at(k: int) -> dict[str, Any]:
-        return over(lambda rows: pass_at_k(len(rows), num_correct(rows), k=k) if len(rows) >= k else None, graded)
+        return over(
+            lambda rows: (
+                pass_at_k(len(rows), num_correct(rows), k=k) if len(rows) >= k else None
+            ),
+            graded,
+        )
 
     def majority_at(k: int) -> dict[str, Any]:
-        votes = {uid: [(vote_of(row), row.verdict is Verdict.CORRECT) for row in rows] for uid, rows in graded.items()}
-        rates = [majority_at_k(rows, k=k, seed=options.seed) if len(rows) >= k else None for rows in votes.values()]
+        votes = {
+            uid: [(vote_of(row), row.verdict is Verdict.CORRECT) for row in rows]
+            for uid, rows in graded.items()
+        }
+        rates = [
+            majority_at_k(rows, k=k, seed=options.seed) if len(rows) >= k else None
+            for rows in votes.values()
+        ]
         return estimate(rates, seed=options.seed)
 
     ks = ks_up_to(options.n_samples)
@@ -54,9 +75,12 @@ def summarise_benchmark(problems: Iterable[SampledProblem], options: BenchmarkCo
         "majority_at_k": {str(k): majority_at(k) for k in ks},
         "response_tokens_mean": over(lambda rows: fmean([row.num_tokens for row in rows])),
         "truncated_rate": over(lambda rows: fmean([row.truncated for row in rows])),
-        "ungraded_reasons": dict(Counter(row.reason for rows in ungraded.values() for row in rows)),
+        "ungraded_reasons": dict(
+            Counter(row.reason for rows in ungraded.values() for row in rows)
+        ),
         "problems": {
-            uid: {"correct": num_correct(rows), "ungraded": len(ungraded[uid])} for uid, rows in sampled.items()
+            uid: {"correct": num_correct(rows), "ungraded": len(ungraded[uid])}
+            for uid, rows in sampled.items()
         },
     }
 
@@ -67,7 +91,9 @@ def hard_uids(problems: Iterable[SampledProblem], benchmark: str) -> tuple[set[s
 
     A response without a grade counts as right here: what may have been solved is not hard."""
     not_wrong = {
-        problem.uid: sum(response.verdict is not Verdict.WRONG for response in problem.responses)
+        problem.uid: sum(
+            response.verdict is not Verdict.WRONG for response in problem.responses
+        )
         for problem in problems
         if problem.benchmark == benchmark
     }
@@ -86,10 +112,16 @@ def headline(summary: dict[str, Any], n_samples: int) -> dict[str, dict[str, Any
     }
 
 
-def mean_over_benchmarks(summaries: dict[str, dict[str, Any]], n_samples: int) -> dict[str, float | None]:
+def mean_over_benchmarks(
+    summaries: dict[str, dict[str, Any]], n_samples: int
+) -> dict[str, float | None]:
     """Unweighted means, as tables of papers have them; None where a benchmark has no value."""
     rows = [headline(summary, n_samples) for summary in summaries.values()]
-    values = {name: [row[name]["value"] for row in rows] for name in rows[0] if name != "truncated_rate"}
+    values = {
+        name: [row[name]["value"] for row in rows]
+        for name in rows[0]
+        if name != "truncated_rate"
+    }
     return {name: None if None in column else fmean(column) for name, column in values.items()}
 
 
@@ -111,15 +143,29 @@ def markdown(results: dict[str, Any]) -> str:
     ]
     for name, summary in results["benchmarks"].items():
         lines += ["", f"## {name}", "", *_origin(summary), ""]
-        curves = [[label, *(_cell(key, one) for one in summary[key].values())] for label, key in CURVES.items()]
+        curves = [
+            [label, *(_cell(key, one) for one in summary[key].values())]
+            for label, key in CURVES.items()
+        ]
         lines += _table(["k", *summary["pass_at_k"]], curves)
         if summary["lengths"]:
             lines += ["", *_overview("token limit", summary["lengths"], n)]
     return "\n".join(lines) + "\n"
 
 
-def _overview(first: str, summaries: dict[str, Any], n: int, means: dict[str, Any] | None = None) -> list[str]:
-    header = [first, "problems", f"Pass@1 (avg@{n})", f"Pass@{n}", f"maj@{n}", "tokens", "truncated", "ungraded"]
+def _overview(
+    first: str, summaries: dict[str, Any], n: int, means: dict[str, Any] | None = None
+) -> list[str]:
+    header = [
+        first,
+        "problems",
+        f"Pass@1 (avg@{n})",
+        f"Pass@{n}",
+        f"maj@{n}",
+        "tokens",
+        "truncated",
+        "ungraded",
+    ]
     rows = [
         [
             name,
@@ -140,7 +186,11 @@ def _cell(name: str, estimate: dict[str, Any]) -> str:
     if estimate["value"] is None or name == "response_tokens_mean":
         return "-" if estimate["value"] is None else f"{estimate['value']:.0f}"
     text = f"{100 * estimate['value']:.1f}"
-    return text if estimate["low"] is None else f"{text} [{100 * estimate['low']:.1f}, {100 * estimate['high']:.1f}]"
+    return (
+        text
+        if estimate["low"] is None
+        else f"{text} [{100 * estimate['low']:.1f}, {100 * estimate['high']:.1f}]"
+    )
 
 
 def _origin(summary: dict[str, Any]) -> list[str]:
@@ -153,11 +203,16 @@ def _origin(summary: dict[str, Any]) -> list[str]:
     if summary["num_duplicates"] or summary["num_unusable"]:
         text += f"; left out: {summary['num_duplicates']} repeated, {summary['num_unusable']} unusable rows"
     if summary["num_ungraded"]:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(summary["ungraded_reasons"].items()))
+        reasons = ", ".join(
+            f"{count} {reason}" for reason, count in sorted(summary["ungraded_reasons"].items())
+        )
         text += f". {summary['num_ungraded']} of {summary['num_responses']} responses could not be graded ({reasons}) and take no part"
     return [text + "."]
 
 
 def _table(header: list[str], rows: list[list[str]]) -> list[str]:
     align = ["---"] + ["---:"] * (len(header) - 1)
-    return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in (header, align, *rows)]
+    return [
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+        for row in (header, align, *rows)
+    ]

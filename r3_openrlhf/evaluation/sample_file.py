@@ -57,7 +57,13 @@ class SampledResponse:
 
     def graded(self, grade: Grade) -> SampledResponse:
         """Return the response with this grade."""
-        return replace(self, verdict=grade.verdict, reason=grade.reason, score=grade.score, extracted=grade.extracted)
+        return replace(
+            self,
+            verdict=grade.verdict,
+            reason=grade.reason,
+            score=grade.score,
+            extracted=grade.extracted,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +89,16 @@ class SampledProblem:
 def sampled(text: str, token_ids: Sequence[int], finish_reason: str) -> SampledResponse:
     """Make a response without a grade."""
     return SampledResponse(
-        text=text, num_tokens=len(token_ids), token_ids=pack(token_ids), finish_reason=finish_reason
+        text=text,
+        num_tokens=len(token_ids),
+        token_ids=pack(token_ids),
+        finish_reason=finish_reason,
     )
 
 
-def cut(response: SampledResponse, limit: int, text_of: Callable[[Sequence[int]], str]) -> SampledResponse:
+def cut(
+    response: SampledResponse, limit: int, text_of: Callable[[Sequence[int]], str]
+) -> SampledResponse:
     """Return the same draw under the token limit `limit`: the response itself, or its beginning,
     without a grade. The engine looks for the end token before it counts
     (vllm/v1/core/sched/utils.py:check_stop)."""
@@ -130,7 +141,9 @@ class SampleFile:
                 try:
                     yield msgspec.convert(json.loads(line), SampledProblem)
                 except (ValueError, msgspec.MsgspecError) as error:
-                    raise DataError(f"{self.path}, line {number} is not a finished problem: {error}") from error
+                    raise DataError(
+                        f"{self.path}, line {number} is not a finished problem: {error}"
+                    ) from error
 
 
 def _encode(problem: SampledProblem) -> bytes:
@@ -140,7 +153,9 @@ def _encode(problem: SampledProblem) -> bytes:
 
 def pack(token_ids: Sequence[int]) -> str:
     """Little-endian 32-bit integers, deflated, as base64 text."""
-    return base64.b64encode(zlib.compress(np.asarray(token_ids, dtype="<i4").tobytes())).decode("ascii")
+    return base64.b64encode(zlib.compress(np.asarray(token_ids, dtype="<i4").tobytes())).decode(
+        "ascii"
+    )
 
 
 def unpack(text: str) -> list[int]:
@@ -148,7 +163,9 @@ def unpack(text: str) -> list[int]:
     try:
         return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype="<i4").tolist()
     except (ValueError, zlib.error) as error:
-        raise DataError(f"the token ids of a response in samples.jsonl are damaged: {error}") from error
+        raise DataError(
+            f"the token ids of a response in samples.jsonl are damaged: {error}"
+        ) from error
 
 
 class EvaluationDirectory:
@@ -165,7 +182,9 @@ class EvaluationDirectory:
     def first_date(self) -> str | None:
         """Return the day that its chat template wrote, where the evaluation was begun already."""
         try:
-            return json.loads(self.settings.read_text(encoding="utf-8")).get("data.template_date")
+            return json.loads(self.settings.read_text(encoding="utf-8")).get(
+                "data.template_date"
+            )
         except (OSError, ValueError, AttributeError):
             return None
 
@@ -177,18 +196,26 @@ class EvaluationDirectory:
         when the directory holds other files, cannot be written, or is being written by another
         process."""
         if (why := not_ours(self.path, uid=os.geteuid())) is not None:
-            raise ConfigError(f"--output {self.path} is not ours alone: {why}; choose another --output")
+            raise ConfigError(
+                f"--output {self.path} is not ours alone: {why}; choose another --output"
+            )
         if self.settings.is_file():
             self._check_same(settings)
         elif self.path.is_dir() and any(self.path.iterdir()):
-            raise ConfigError(f"--output {self.path} holds files but no evaluation; choose another directory")
+            raise ConfigError(
+                f"--output {self.path} holds files but no evaluation; choose another directory"
+            )
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_whole(self.settings, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+            write_whole(
+                self.settings, json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+            )
             self.samples.touch()
             lock = open(self.log, "ab", opener=no_link)  # no other file here is never replaced
         except OSError as error:
-            raise ConfigError(f"--output {self.path} cannot be written: {error.strerror}") from error
+            raise ConfigError(
+                f"--output {self.path} cannot be written: {error.strerror}"
+            ) from error
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -205,9 +232,15 @@ class EvaluationDirectory:
             before = json.loads(self.settings.read_text(encoding="utf-8"))
         except ValueError as error:
             raise ConfigError(f"{self.settings} is not JSON: {error}") from error
-        differ = sorted(key for key in settings.keys() | before.keys() if settings.get(key) != before.get(key))
+        differ = sorted(
+            key
+            for key in settings.keys() | before.keys()
+            if settings.get(key) != before.get(key)
+        )
         if differ:
-            shown = ", ".join(f"{key} ({before.get(key)} there, {settings.get(key)} now)" for key in differ)
+            shown = ", ".join(
+                f"{key} ({before.get(key)} there, {settings.get(key)} now)" for key in differ
+            )
             raise ConfigError(
                 f"--output {self.path} holds an evaluation with other settings: {shown}; choose another --output, or use "
                 "the same settings"

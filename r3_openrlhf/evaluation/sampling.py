@@ -43,10 +43,14 @@ class Speed:
     seconds: float = 0.0  # from the first request to the last response
 
 
-def make_work(benchmark: str, label: Label, data: DataConfig, tokenizer: PreTrainedTokenizerBase) -> Work:
+def make_work(
+    benchmark: str, label: Label, data: DataConfig, tokenizer: PreTrainedTokenizerBase
+) -> Work:
     """Make the work on a problem. Its prompt is made as in training, from `data`."""
     prompt = prompt_of(tokenizer, data, label)
-    digest = hashlib.sha256("\0".join([prompt, label.task, *label.references]).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(
+        "\0".join([prompt, label.task, *label.references]).encode()
+    ).hexdigest()[:16]
     prompt_ids = tokenizer(text=prompt, add_special_tokens=False)["input_ids"]
     return Work(benchmark=benchmark, label=label, prompt_ids=prompt_ids, content=digest)
 
@@ -83,14 +87,24 @@ def sample(
     """Write options.n_samples responses to each problem, as soon as it has all of them."""
     speed, started = Speed(), time.perf_counter()
     requests = [
-        (item.prompt_ids, [response_seed(options.seed, item, index) for index in range(options.n_samples)])
+        (
+            item.prompt_ids,
+            [response_seed(options.seed, item, index) for index in range(options.n_samples)],
+        )
         for item in work
     ]
     for number, completions in engine.sample(requests):
         item = work[number]
-        responses = [sampled(text_of(token_ids), token_ids, reason) for token_ids, reason in completions]
+        responses = [
+            sampled(text_of(token_ids), token_ids, reason) for token_ids, reason in completions
+        ]
         file.append(
-            SampledProblem(benchmark=item.benchmark, uid=item.label.uid, content=item.content, responses=responses)
+            SampledProblem(
+                benchmark=item.benchmark,
+                uid=item.label.uid,
+                content=item.content,
+                responses=responses,
+            )
         )
         speed.num_responses += len(responses)
         speed.num_tokens += sum(response.num_tokens for response in responses)

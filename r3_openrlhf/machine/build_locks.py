@@ -19,7 +19,9 @@ from r3_openrlhf.machine.places import mount_of
 from r3_openrlhf.machine.shared_memory import held, node_is_visible
 
 # Kernels' own local file systems. All others (nfs, nfs4, lustre, gpfs, ceph, fuse.*) may be shared
-LOCAL_TYPES = frozenset("ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs tmpfs ramfs overlay".split())
+LOCAL_TYPES = frozenset(
+    "ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs tmpfs ramfs overlay".split()
+)
 LOOK_S = 0.5  # between two looks at a lock that is waited for
 BUILD_S = 15 * 60  # no build is longer; younger locks may be another machine's or container's
 
@@ -50,7 +52,10 @@ def alone(directory: Path, waits: Callable[[Path], None]) -> Iterator[None]:
     """Let no one else build in `directory` (ROOT/.../EXTENSION) during the block, on any machine: a
     run under a lock of ours, freed by the kernel with its process, other programs under torch's,
     which is looked at again while it is waited for. `waits` is told the lock, once."""
-    ours, torchs = FileLock(directory.with_name(f"{directory.name}.r3-lock")), directory / "lock"
+    ours, torchs = (
+        FileLock(directory.with_name(f"{directory.name}.r3-lock")),
+        directory / "lock",
+    )
     try:
         ours.acquire(timeout=0)
     except Timeout:

@@ -22,7 +22,9 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
 }
-MODEL_CODE = "R3_MODEL_CODE"  # environment variable of a run: "0" where no code of its model may run
+MODEL_CODE = (
+    "R3_MODEL_CODE"  # environment variable of a run: "0" where no code of its model may run
+)
 
 
 def set_environment(values: Mapping[str, str] = ENVIRONMENT) -> None:
@@ -35,7 +37,9 @@ def set_environment(values: Mapping[str, str] = ENVIRONMENT) -> None:
 def install() -> None:
     """Register what changes modules of others, in this process."""
     # nodes that share a home directory would meet each other's kernels half written, on slow locks
-    os.environ.setdefault("TRITON_CACHE_DIR", os.path.expanduser(f"~/.triton/cache/{socket.gethostname()}"))
+    os.environ.setdefault(
+        "TRITON_CACHE_DIR", os.path.expanduser(f"~/.triton/cache/{socket.gethostname()}")
+    )
     flash_attention.stand_in()
     stores.install()
     register_post_import_hook(_patch_free_port, "openrlhf.trainer.ray.launcher")
@@ -58,7 +62,9 @@ def _refuse_model_code(module) -> None:
 
     def run_if_trusted(class_name, module_path, **more):
         if os.environ.get(MODEL_CODE) == "0":
-            raise ValueError(f"{module_path} is code of a model, and model.trust_remote_code is false")
+            raise ValueError(
+                f"{module_path} is code of a model, and model.trust_remote_code is false"
+            )
         return run(class_name, module_path, **more)
 
     module.get_class_in_module = run_if_trusted
@@ -73,7 +79,9 @@ def _separate_compile_caches(module) -> None:
         if self.parallel_config.world_size > 1:
             gpus = f"{socket.gethostname()} {os.environ.get('CUDA_VISIBLE_DEVICES')}"  # of all its ranks here
             folder = hashlib.sha256(gpus.encode()).hexdigest()[:12]
-            os.environ["VLLM_CACHE_ROOT"] = os.path.join(module.envs.VLLM_CACHE_ROOT, "gpus", folder)
+            os.environ["VLLM_CACHE_ROOT"] = os.path.join(
+                module.envs.VLLM_CACHE_ROOT, "gpus", folder
+            )
         init(self)
 
     module.Worker.init_device = init_device

@@ -19,9 +19,14 @@ from vllm.model_executor.model_loader.reload import layerwise, meta, utils
 @contextlib.contextmanager
 def loading(worker: Any, name: str, *, last: bool) -> Iterator[None]:
     """Around the load of a weight by OpenRLHF's worker. last: of this sync. ValueError: some did not come."""
-    if not hasattr(worker, "r3_experts"):  # layers by their numbers; the open one; those that came
+    # layers by their numbers; the open one; those that came
+    if not hasattr(worker, "r3_experts"):
         modules = worker.get_model().modules()
-        worker.r3_experts = {_number(f"{one.layer_name}."): one for one in modules if isinstance(one, RoutedExperts)}
+        worker.r3_experts = {
+            _number(f"{one.layer_name}."): one
+            for one in modules
+            if isinstance(one, RoutedExperts)
+        }
         worker.r3_open, worker.r3_came = "", set()
     number = _number(name)
     if number != worker.r3_open:
@@ -33,7 +38,9 @@ def loading(worker: Any, name: str, *, last: bool) -> Iterator[None]:
     if last:
         _lay_out(worker)
         if missing := worker.r3_experts.keys() - worker.r3_came:
-            raise ValueError(f"no weights came for the experts of the layers {', '.join(missing)}")
+            raise ValueError(
+                f"no weights came for the experts of the layers {', '.join(missing)}"
+            )
         worker.r3_came.clear()
 
 
@@ -53,10 +60,14 @@ def _lay_out(worker: Any) -> None:
         return
     layer = worker.r3_experts[worker.r3_open]
     if any(weight.isnan().any() for weight in layer.parameters(recurse=False)):
-        raise ValueError(f"weights of the experts of layer {worker.r3_open} did not come, or are no numbers")
+        raise ValueError(
+            f"weights of the experts of layer {worker.r3_open} did not come, or are no numbers"
+        )
     with torch.no_grad(), set_current_vllm_config(worker.vllm_config):
         layer.quant_method.process_weights_after_loading(layer)
-        layerwise._copy_and_restore_kernel_tensors(layer, info := layerwise.get_layerwise_info(layer))
+        layerwise._copy_and_restore_kernel_tensors(
+            layer, info := layerwise.get_layerwise_info(layer)
+        )
     info.reset()
     worker.r3_came.add(worker.r3_open)
     worker.r3_open = ""

@@ -38,7 +38,13 @@ def stand_in() -> None:
         lengths_B = attention_mask_BS.sum(-1, dtype=torch.int32)
         indices_N = attention_mask_BS.flatten().nonzero().flatten()
         offsets = torch.nn.functional.pad(lengths_B.cumsum(0, dtype=torch.int32), (1, 0))
-        return tensor_BS.flatten(0, 1)[indices_N], indices_N, offsets, int(lengths_B.max()), lengths_B
+        return (
+            tensor_BS.flatten(0, 1)[indices_N],
+            indices_N,
+            offsets,
+            int(lengths_B.max()),
+            lengths_B,
+        )
 
     def pad_input(tensor_N, indices_N, batch, seqlen):
         padded = tensor_N.new_zeros((batch * seqlen, *tensor_N.shape[1:]))

@@ -57,7 +57,11 @@ def gpus_of_this_machine(environment: Mapping[str, str] = os.environ) -> list[Gp
     try:
         gpus, processes = (
             subprocess.run(
-                ["nvidia-smi", *query], capture_output=True, text=True, timeout=TIME_LIMIT_S, check=True
+                ["nvidia-smi", *query],
+                capture_output=True,
+                text=True,
+                timeout=TIME_LIMIT_S,
+                check=True,
             ).stdout
             for query in (_GPUS, _PROCESSES)
         )
@@ -91,7 +95,9 @@ def visible(gpus: Sequence[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
     more. Of a MIG device only its name is known: it is a whole one that no one shares."""
     setting = environment.get("CUDA_VISIBLE_DEVICES")
     if setting is None:
-        numbers = (environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS") or "").split(",")
+        numbers = (
+            environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS") or ""
+        ).split(",")
         chosen = [gpu for gpu in gpus if gpu.index in numbers]
         return chosen if len(gpus) > len(numbers) and chosen else list(gpus)
     driver = gpus[0].driver if gpus else ""
@@ -127,6 +133,11 @@ def taken_memory(gpus: Sequence[Gpu], *, share: float) -> list[tuple[str, bool]]
 def _held(gpu: Gpu) -> str:
     if not gpu.holders:
         return "the rest is held by a process of another container or user; end it there"
-    held = ", ".join(f"{holder.name} (pid {holder.pid}, {holder.used / GiB:.1f} GiB)" for holder in gpu.holders)
+    held = ", ".join(
+        f"{holder.name} (pid {holder.pid}, {holder.used / GiB:.1f} GiB)"
+        for holder in gpu.holders
+    )
     pids = " ".join(str(holder.pid) for holder in gpu.holders)
-    return f"the rest is held by {held}; if that is a run of yours which has ended, `kill {pids}`"
+    return (
+        f"the rest is held by {held}; if that is a run of yours which has ended, `kill {pids}`"
+    )

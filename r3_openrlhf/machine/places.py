@@ -13,7 +13,8 @@ SHARED_MEMORY = Path("/dev/shm")
 # Ray's object store has 0.5 GiB there on CPUs (stack/ray_cluster.py), vLLM's and torch's queues
 # need some too. For GPUs OpenRLHF starts its container with --shm-size=10g.
 MIN_SHARED_MEMORY = {"cpu": 2**30, "cuda": 10 * 2**30}
-MIN_TEMPORARY = 64 * 2**20  # bytes of logs and sockets; Ray waits 46 s for what cannot be written
+# bytes of logs and sockets; Ray waits 46 s for what cannot be written
+MIN_TEMPORARY = 64 * 2**20
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -36,7 +37,11 @@ def fault_of_run_directory(path: Path) -> str | None:
         with tempfile.TemporaryFile(dir=parent) as file:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        why = "has no file locks, which the run needs" if error.errno in NO_LOCKS else "cannot be written"
+        why = (
+            "has no file locks, which the run needs"
+            if error.errno in NO_LOCKS
+            else "cannot be written"
+        )
         where = "the file system at {} ({})".format(*mount_of(parent))
         return f"run_dir {path}: {where} {why}: {error.strerror}; choose another run_dir"
     return None

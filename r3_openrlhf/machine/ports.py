@@ -31,5 +31,6 @@ def free_port() -> int:
         _taken.append(taken)
         return port
     raise OSError(
-        errno.EADDRNOTAVAIL, f"no free TCP port between {PORTS.start} and {PORTS.stop} on {socket.gethostname()}"
+        errno.EADDRNOTAVAIL,
+        f"no free TCP port between {PORTS.start} and {PORTS.stop} on {socket.gethostname()}",
     )

@@ -21,7 +21,10 @@ _DASHBOARD_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agen
 _NO_PORT = -1  # as ray/dashboard/agent.py:92 writes where there is no such server
 # Of a raylet; a user's values count. It waits 30 s for the agent of a first runtime_env, then
 # aborts. An actor's children end with it: vLLM's EngineCore would keep a GPU's memory.
-_ENVIRONMENT = {"RAY_agent_register_timeout_ms": "300000", "RAY_process_group_cleanup_enabled": "true"}
+_ENVIRONMENT = {
+    "RAY_agent_register_timeout_ms": "300000",
+    "RAY_process_group_cleanup_enabled": "true",
+}
 
 
 def authentication() -> dict[str, str]:
@@ -35,7 +38,11 @@ def of_this_machine() -> dict[str, str]:
 
     A run goes on without its key store; after 60 s, the default, Ray would end it without a word."""
     local = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    return {**authentication(), **local, "RAY_gcs_rpc_server_reconnect_timeout_s": str(7 * 86_400)}
+    return {
+        **authentication(),
+        **local,
+        "RAY_gcs_rpc_server_reconnect_timeout_s": str(7 * 86_400),
+    }
 
 
 @contextlib.contextmanager
@@ -50,15 +57,22 @@ def patient_raylet(*, common_port: int | None = None) -> Iterator[None]:
 
     def start_raylet_with_ports(*arguments: Any, **options: Any) -> Any:
         dashboard = utils.get_dashboard_dependency_error() is None
-        for name in (*_DASHBOARD_PORTS, "runtime_env_agent_port") if dashboard else ("runtime_env_agent_port",):
+        for name in (
+            (*_DASHBOARD_PORTS, "runtime_env_agent_port")
+            if dashboard
+            else ("runtime_env_agent_port",)
+        ):
             port = options.get(name)
             options[name] = port if port and port != common_port else free_port()
         patience = {name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()}
         options["env_updates"] = {**(options.get("env_updates") or {}), **patience}
         known = {name: options[name] if dashboard else _NO_PORT for name in _DASHBOARD_PORTS}
-        flags = [f"--{name}={port}" for name, port in known.items()]  # the last of a name counts
+        # the last of a name counts
+        flags = [f"--{name}={port}" for name, port in known.items()]
 
-        def start_process_with_flags(command: list[str], process_type: str, *positional: Any, **more: Any) -> Any:
+        def start_process_with_flags(
+            command: list[str], process_type: str, *positional: Any, **more: Any
+        ) -> Any:
             if process_type == ray_constants.PROCESS_TYPE_RAYLET:
                 command = [*command, *flags]
             return start_process(command, process_type, *positional, **more)

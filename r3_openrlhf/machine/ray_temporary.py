@@ -10,7 +10,9 @@ from pathlib import Path
 
 PREFIX = "r3-"
 # A Unix socket's path has 107 bytes (unix(7)); the longest below the directory is this.
-MAX_BYTES = 107 - len(f"/{PREFIX}12345678/ray/session_2026-01-31_12-00-00_000000_4194304/sockets/plasma_store")
+MAX_BYTES = 107 - len(
+    f"/{PREFIX}12345678/ray/session_2026-01-31_12-00-00_000000_4194304/sockets/plasma_store"
+)
 REMEDY = "set RAY_TMPDIR to a shorter one, such as /tmp"
 
 
@@ -35,7 +37,8 @@ def private_directory(parent: Path) -> Iterator[Path]:
     unlocked = outer / "not_yet_in_use"
     with unlocked.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        unlocked.rename(outer / "in_use")  # locked when it appears, so that no one sweeps it away
+        # locked when it appears, so that no one sweeps it away
+        unlocked.rename(outer / "in_use")
         inner = outer / "ray"
         inner.mkdir()
         try:

@@ -53,7 +53,9 @@ def node_is_visible() -> bool:
 def held(paths: set[Path]) -> set[Path]:
     """Return those that a process of this user has mapped or open, by inode: glibc's sem_open maps
     a semaphore under another name first, so /proc/PID/maps lacks the name that others open."""
-    names = {(seen.st_dev, seen.st_ino): path for path in paths if (seen := look(path)) is not None}
+    names = {
+        (seen.st_dev, seen.st_ino): path for path in paths if (seen := look(path)) is not None
+    }
     used: set[tuple[int, int]] = set()
     for process in psutil.process_iter():
         with contextlib.suppress(OSError, psutil.Error):  # it ended while it was looked at

@@ -22,7 +22,10 @@ def install() -> None:
 
 def on_one_node(folder: Path) -> dict[str, str]:
     """Environment of a run whose processes share this node; `folder` has mode 700."""
-    addresses = {name: os.environ.get(name, "lo") for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")}
+    addresses = {
+        name: os.environ.get(name, "lo")
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    }
     return {FOLDER: str(folder), **addresses}
 
 
@@ -44,7 +47,11 @@ def _patch_torch(module: Any) -> None:
     @functools.wraps(upstream)
     def create(hostname, port, rank, world_size, timeout, *more):
         store = _store(hostname, port, world_size, timeout)
-        return upstream(hostname, port, rank, world_size, timeout, *more) if store is None else store
+        return (
+            upstream(hostname, port, rank, world_size, timeout, *more)
+            if store is None
+            else store
+        )
 
     module._create_c10d_store = create
 

@@ -35,7 +35,9 @@ class Bounds:
 
     def allow(self, value: Any) -> bool:
         """Return whether the value is a finite number within the bounds."""
-        is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+        is_number = isinstance(
+            value, int | float | np.integer | np.floating
+        ) and not isinstance(value, bool)
         return is_number and (
             abs(value) <= MAX_VALUE  # not of nan
             and (self.min is None or value >= self.min)
@@ -49,7 +51,11 @@ class Bounds:
         if self.instead:
             return self.instead
         if self.max is None and self.below is None:
-            return f"use {self.min} or more, up to 2**53" if self.above is None else f"use a number above {self.above}"
+            return (
+                f"use {self.min} or more, up to 2**53"
+                if self.above is None
+                else f"use a number above {self.above}"
+            )
         low = f"above {self.above}" if self.min is None else f"of at least {self.min}"
         high = f"at most {self.max}" if self.below is None else f"below {self.below}"
         return f"use a number {low} and {high}"
@@ -70,7 +76,9 @@ def section_of(key: str, kind: Any, value: Any) -> Any:
     if isinstance(value, kind):
         return value
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{key} is {quoted(value)}; use {kind.__name__}(...) or a dict of its keys")
+        raise ConfigError(
+            f"{key} is {quoted(value)}; use {kind.__name__}(...) or a dict of its keys"
+        )
     known = [field.name for field in dataclasses.fields(kind)]
     for name in value:
         if name not in known:
@@ -108,7 +116,9 @@ def check_fields(section: Any, prefix: str = "", *, key_of: Callable[[str], str]
         if isinstance(words, OpenTable):
             words[value]  # an unknown word is an error
         elif words is not None and not (isinstance(value, str) and value in list(words)):
-            raise ConfigError(f"{key} is {quoted(value)}, which does not exist; {nearest(str(value), list(words))}")
+            raise ConfigError(
+                f"{key} is {quoted(value)}, which does not exist; {nearest(str(value), list(words))}"
+            )
 
 
 class Section:

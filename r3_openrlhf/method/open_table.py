@@ -81,9 +81,13 @@ def load_object(key: str, path: str) -> Any:
     if not is_import_path(path):
         raise ConfigError(f"{key} is {quoted(path)}; use package.module:name or file.py:name")
     if is_looking():
-        raise ConfigError(f"{key} is {quoted(path)}, and a command that only looks at a run never runs its code")
+        raise ConfigError(
+            f"{key} is {quoted(path)}, and a command that only looks at a run never runs its code"
+        )
     try:
-        module = _from_file(module_name) if module_name.endswith(".py") else _from_path(module_name)
+        module = (
+            _from_file(module_name) if module_name.endswith(".py") else _from_path(module_name)
+        )
     except (Exception, SystemExit) as error:
         raise ConfigError(
             f"{key} is {quoted(path)}, which cannot be imported: {type(error).__name__}: {error}"
@@ -91,7 +95,9 @@ def load_object(key: str, path: str) -> Any:
     try:
         return attrgetter(attribute)(module)
     except AttributeError as error:
-        raise ConfigError(f"{key} is {quoted(path)}, but {module_name} has no {attribute}") from error
+        raise ConfigError(
+            f"{key} is {quoted(path)}, but {module_name} has no {attribute}"
+        ) from error
 
 
 def _from_path(module_name: str) -> Any:
@@ -135,7 +141,9 @@ def named_by(function: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if takes_all or name in parameters}
 
 
-def check_signature(key: str, path: str, function: Any, *arguments: Any, **keywords: Any) -> None:
+def check_signature(
+    key: str, path: str, function: Any, *arguments: Any, **keywords: Any
+) -> None:
     """Check that `function` can be called with these positional and keyword arguments.
 
     ConfigError: it is no function, or its parameters are others.
@@ -143,7 +151,9 @@ def check_signature(key: str, path: str, function: Any, *arguments: Any, **keywo
     try:
         inspect.signature(function).bind(*arguments, **keywords)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{key} is {quoted(path)}, which cannot be called as it must be: {error}") from error
+        raise ConfigError(
+            f"{key} is {quoted(path)}, which cannot be called as it must be: {error}"
+        ) from error
 
 
 def tried(key: str, path: str, call: Callable[[], EntryT], *, on: str) -> EntryT:
@@ -151,7 +161,9 @@ def tried(key: str, path: str, call: Callable[[], EntryT], *, on: str) -> EntryT
     try:
         return call()
     except Exception as error:
-        raise ConfigError(f"{key} is {quoted(path)}, which fails on {on}: {type(error).__name__}: {error}") from error
+        raise ConfigError(
+            f"{key} is {quoted(path)}, which fails on {on}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def loaded(key: str, value: Any) -> Any:

@@ -90,8 +90,17 @@ class StepPrompts:
     def metrics(self) -> dict[str, float]:
         """`r3/reflection/hard_prompts`, and a count for each reason against reflection."""
         why = Counter(self.reflection)
-        hard = (ReflectionFate.ASKED, ReflectionFate.CUT, ReflectionFate.WITHOUT_ERROR, ReflectionFate.WITHOUT_ROOM)
-        reasons = [fate for fate in ReflectionFate if fate not in (ReflectionFate.ASKED, ReflectionFate.OFF)]
+        hard = (
+            ReflectionFate.ASKED,
+            ReflectionFate.CUT,
+            ReflectionFate.WITHOUT_ERROR,
+            ReflectionFate.WITHOUT_ROOM,
+        )
+        reasons = [
+            fate
+            for fate in ReflectionFate
+            if fate not in (ReflectionFate.ASKED, ReflectionFate.OFF)
+        ]
         return (
             {"r3/reflection/hard_prompts": float(sum(why[fate] for fate in hard))}
             | {f"r3/reflection/{fate}": float(why[fate]) for fate in reasons}
@@ -148,10 +157,16 @@ class ChatPrompts:
         if error is None:
             answers = getattr(problem, "references", None) or []
             prompts = [self.render(hint_message(message, answer)) for answer in answers[:1]]
-            return next((one for one in prompts if self.count(one) <= self.max_prompt_tokens), None)
+            return next(
+                (one for one in prompts if self.count(one) <= self.max_prompt_tokens), None
+            )
         attempt = self.tokenizer.decode(error.response_ids.tolist(), skip_special_tokens=True)
-        shortened = self.fit(attempt, lambda text: self.count(self.render(reflection_message(message, text))))
-        return None if shortened is None else self.render(reflection_message(message, shortened))
+        shortened = self.fit(
+            attempt, lambda text: self.count(self.render(reflection_message(message, text)))
+        )
+        return (
+            None if shortened is None else self.render(reflection_message(message, shortened))
+        )
 
     def fit(self, attempt: str, num_prompt_tokens: Callable[[str], int]) -> str | None:
         """Shorten the attempt to fit with `num_prompt_tokens(attempt)`; None: it cannot."""
@@ -172,7 +187,9 @@ class ChatPrompts:
         return self._template([{"role": "user", "content": message}])
 
     def _template(self, turns: Sequence[dict[str, str]]) -> str:
-        return self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        return self.tokenizer.apply_chat_template(
+            turns, tokenize=False, add_generation_prompt=True
+        )
 
 
 class RowPrompts:
@@ -180,9 +197,14 @@ class RowPrompts:
 
     Args: see ChatPrompts. A problem has the attribute `prompt`."""
 
-    def __init__(self, tokenizer: Any, *, max_prompt_tokens: int, max_attempt_tokens: int = 2048) -> None:
+    def __init__(
+        self, tokenizer: Any, *, max_prompt_tokens: int, max_attempt_tokens: int = 2048
+    ) -> None:
         self.tokenizer = tokenizer
-        self.limits = {"max_prompt_tokens": max_prompt_tokens, "max_attempt_tokens": max_attempt_tokens}
+        self.limits = {
+            "max_prompt_tokens": max_prompt_tokens,
+            "max_attempt_tokens": max_attempt_tokens,
+        }
 
     def plain(self, problem: Any) -> Any:
         """Return the row's own prompt."""
@@ -195,8 +217,13 @@ class RowPrompts:
         render: Callable[[str], Any] = str
         if not isinstance(prompt, str):
             *earlier, last = prompt
-            message, render = last["content"], lambda text: [*earlier, {**last, "content": text}]
-        chat = ChatPrompts(self.tokenizer, message=lambda _: message, render=render, **self.limits)
+            message, render = (
+                last["content"],
+                lambda text: [*earlier, {**last, "content": text}],
+            )
+        chat = ChatPrompts(
+            self.tokenizer, message=lambda _: message, render=render, **self.limits
+        )
         return chat.reflection(problem, error)
 
 

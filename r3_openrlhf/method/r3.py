@@ -31,7 +31,14 @@ from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history.codec import state_digest
 from r3_openrlhf.method.history.records import RecallRequest
 from r3_openrlhf.method.history.store import HistoryStore
-from r3_openrlhf.method.prompts import ChosenStates, Prefix, PromptMaker, ReflectionFate, StepPrompt, StepPrompts
+from r3_openrlhf.method.prompts import (
+    ChosenStates,
+    Prefix,
+    PromptMaker,
+    ReflectionFate,
+    StepPrompt,
+    StepPrompts,
+)
 from r3_openrlhf.method.settings import R3Settings
 from r3_openrlhf.method.types import (
     Context,
@@ -51,7 +58,9 @@ FIRST_REFLECTION_EPOCH = 2  # [P]: epoch > 1
 REHEARSED_UP_TO = 0.25  # share of right rollouts of a problem whose stored success is rehearsed
 REHEARSAL_ADVANTAGE = 1.0  # a rehearsed row's ratio is 1: its log-prob's gradient
 
-Entropies = Mapping[int, "EntropyStatistics | np.ndarray"] | Sequence["EntropyStatistics | np.ndarray"]
+Entropies = (
+    Mapping[int, "EntropyStatistics | np.ndarray"] | Sequence["EntropyStatistics | np.ndarray"]
+)
 
 
 class R3:
@@ -76,7 +85,9 @@ class R3:
         seed: int = 0,
         max_response_tokens: int | None = None,
     ) -> None:
-        self.settings: R3Settings = section_of("settings", R3Settings, {} if settings is None else settings)
+        self.settings: R3Settings = section_of(
+            "settings", R3Settings, {} if settings is None else settings
+        )
         self.seed = read("seed", int, seed)
         self.max_response_tokens = read("max_response_tokens", int | None, max_response_tokens)
         if isinstance(history, str | Path):
@@ -102,19 +113,32 @@ class R3:
         wanted = min(round(settings.ratio * count), count - 1)
         if not settings.ratio or self.history is None:
             return ChosenStates([], {})
-        known = [one for one in self.history.states(step=step) if one.num_tokens <= self._longest_prefix]
+        known = [
+            one
+            for one in self.history.states(step=step)
+            if one.num_tokens <= self._longest_prefix
+        ]
         todays = values_of if CUTS[settings.cut] is by_value else None
         num_drawn = wanted * (DRAWN_PER_STATE if todays else 1)
-        drawn = choose_states(known, count=num_drawn, rng=random.Random(f"{self.seed}/states/{step}"))
+        drawn = choose_states(
+            known, count=num_drawn, rng=random.Random(f"{self.seed}/states/{step}")
+        )
         stored = [one.rollout for one in self.history.rollouts([one.row for one in drawn])]
         chosen = list(zip(drawn, stored, strict=True))
         if todays is not None and len(drawn) > wanted:
             values = todays(stored, [state.num_tokens for state in drawn])
             best = sorted(range(len(drawn)), key=values.__getitem__, reverse=True)
             chosen = [chosen[place] for place in best[:wanted]]
-        metrics = {"r3/rrl/continued": float(len(chosen)), "r3/rrl/not_drawn": float(len(known) - len(chosen))}
+        metrics = {
+            "r3/rrl/continued": float(len(chosen)),
+            "r3/rrl/not_drawn": float(len(known) - len(chosen)),
+        }
         prefixes = [
-            Prefix(one.response_ids[: state.num_tokens], one.response_logprobs[: state.num_tokens], state)
+            Prefix(
+                one.response_ids[: state.num_tokens],
+                one.response_logprobs[: state.num_tokens],
+                state,
+            )
             for state, one in chosen
         ]
         return ChosenStates(prefixes, metrics)
@@ -124,7 +148,9 @@ class R3:
         """Tokens that leave exploration.rrl.min_continuation of the response limit, one at least."""
         if self.max_response_tokens is None:
             return math.inf
-        least = math.ceil(self.settings.exploration.rrl.min_continuation * self.max_response_tokens)
+        least = math.ceil(
+            self.settings.exploration.rrl.min_continuation * self.max_response_tokens
+        )
         return self.max_response_tokens - max(1, least)
 
     def prompts(
@@ -146,8 +172,14 @@ class R3:
             states: the result of `states`.
             of_states: the problem of each prefix in `states`."""
         step, epoch = read("step", int, step), read("epoch", int, epoch)
-        uids = [read(f"problems[{i}].uid", str, getattr(problem, "uid", None)) for i, problem in enumerate(problems)]
-        asked = [StepPrompt(problem, i, Context.PLAIN, render.plain(problem)) for i, problem in enumerate(problems)]
+        uids = [
+            read(f"problems[{i}].uid", str, getattr(problem, "uid", None))
+            for i, problem in enumerate(problems)
+        ]
+        asked = [
+            StepPrompt(problem, i, Context.PLAIN, render.plain(problem))
+            for i, problem in enumerate(problems)
+        ]
         fates, places = self._hard_problems(uids, step=step, epoch=epoch)
         hint = self.settings.reflection.hint
         for i in places:
@@ -157,15 +189,25 @@ class R3:
             elif (prompt := render.reflection(problems[i], error)) is None:
                 fates[i] = ReflectionFate.WITHOUT_ROOM
             else:
-                asked.append(StepPrompt(problems[i], i, Context.HINT if hint else Context.REFLECTION, prompt))
+                asked.append(
+                    StepPrompt(
+                        problems[i], i, Context.HINT if hint else Context.REFLECTION, prompt
+                    )
+                )
         for i, prefix in self._parts_of_successes(uids, step=step):
-            asked.append(StepPrompt(problems[i], i, Context.PREFIX, render.plain(problems[i]), prefix))
+            asked.append(
+                StepPrompt(problems[i], i, Context.PREFIX, render.plain(problems[i]), prefix)
+            )
         chosen = states or ChosenStates([], {})
-        for i, (problem, prefix) in enumerate(zip(of_states, chosen.prefixes, strict=True), start=len(problems)):
+        for i, (problem, prefix) in enumerate(
+            zip(of_states, chosen.prefixes, strict=True), start=len(problems)
+        ):
             asked.append(StepPrompt(problem, i, Context.PREFIX, render.plain(problem), prefix))
         return StepPrompts(asked, reflection=fates, state_metrics=chosen.metrics)
 
-    def _hard_problems(self, uids: Sequence[str], *, step: int, epoch: int) -> tuple[list[ReflectionFate], list[int]]:
+    def _hard_problems(
+        self, uids: Sequence[str], *, step: int, epoch: int
+    ) -> tuple[list[ReflectionFate], list[int]]:
         """Return the fate of every problem, and the places of those that get a reflection group:
         problems whose stored rollouts are below the threshold, at most max_share of all by lot."""
         settings = self.settings.reflection
@@ -175,9 +217,16 @@ class R3:
             return [ReflectionFate.BEFORE_FIRST_EPOCH] * len(uids), []
         rng = random.Random(f"{self.seed}/reflection/{step}")
         most = max(1, round(settings.max_share * len(uids)))
-        means = self.history.means(HardBy.checked("reflection.hard_by", settings.hard_by), contexts=self._contexts)
-        fates = [ReflectionFate.NOT_HARD if uid in means else ReflectionFate.UNKNOWN_PROBLEM for uid in uids]
-        hard = [i for i, uid in enumerate(uids) if means.get(uid, math.inf) < settings.threshold]
+        means = self.history.means(
+            HardBy.checked("reflection.hard_by", settings.hard_by), contexts=self._contexts
+        )
+        fates = [
+            ReflectionFate.NOT_HARD if uid in means else ReflectionFate.UNKNOWN_PROBLEM
+            for uid in uids
+        ]
+        hard = [
+            i for i, uid in enumerate(uids) if means.get(uid, math.inf) < settings.threshold
+        ]
         drawn = hard if len(hard) <= most else sorted(rng.sample(hard, most))
         for i in hard:
             fates[i] = ReflectionFate.CUT
@@ -185,7 +234,9 @@ class R3:
             fates[i] = ReflectionFate.ASKED
         return fates, drawn
 
-    def _parts_of_successes(self, uids: Sequence[str], *, step: int) -> list[tuple[int, Prefix]]:
+    def _parts_of_successes(
+        self, uids: Sequence[str], *, step: int
+    ) -> list[tuple[int, Prefix]]:
         """Choose by lot problems that were asked and never solved, and of each the first part of an
         imported success (replay.imported.use=prefix). Returns (place in `uids`, part)."""
         imported = self.settings.replay.imported
@@ -194,7 +245,10 @@ class R3:
         rates, known = self.history.means(HardBy.SUCCESS_RATE), self.history.continuations()
         unsolved = [i for i, uid in enumerate(uids) if rates.get(uid) == 0]
         random.Random(f"{self.seed}/prefix/{step}").shuffle(unsolved)
-        most, found = max(1, round(imported.prefix_share * len(uids))), list[tuple[int, Prefix]]()
+        most, found = (
+            max(1, round(imported.prefix_share * len(uids))),
+            list[tuple[int, Prefix]](),
+        )
 
         def tried(success: Rollout, length: int) -> tuple[int, int]:
             return known.get((success.uid, state_digest(success.response_ids[:length])), (0, 0))
@@ -203,10 +257,18 @@ class R3:
             if len(found) == most:
                 break
             request = {"k": 1, "step": step, "max_policy_lag": step, "order": "newest"}
-            stored = self.history.recall(uids[i], Verdict.CORRECT, contexts=(Context.IMPORTED,), **request)
+            stored = self.history.recall(
+                uids[i], Verdict.CORRECT, contexts=(Context.IMPORTED,), **request
+            )
             for success in (one.rollout for one in stored):
-                if (length := next_prefix(success.num_tokens, partial(tried, success))) is not None:
-                    logprobs = success.response_logprobs if success.has_logprobs else np.zeros(length, np.float32)
+                if (
+                    length := next_prefix(success.num_tokens, partial(tried, success))
+                ) is not None:
+                    logprobs = (
+                        success.response_logprobs
+                        if success.has_logprobs
+                        else np.zeros(length, np.float32)
+                    )
                     found.append((i, Prefix(success.response_ids[:length], logprobs[:length])))
         return sorted(found, key=lambda one: one[0])
 
@@ -214,13 +276,19 @@ class R3:
         """Draw a wrong answer at random; None: the store has none."""
         assert self.history is not None
         lag = self.settings.replay.max_policy_lag
-        stored = self.history.recall(uid, Verdict.WRONG, k=1, step=step, max_policy_lag=lag, contexts=self._contexts)
+        stored = self.history.recall(
+            uid, Verdict.WRONG, k=1, step=step, max_policy_lag=lag, contexts=self._contexts
+        )
         return stored[0].rollout if stored else None
 
     @property
     def _contexts(self) -> tuple[Context, ...]:
         """The prompts whose stored rollouts count: the plain one, and with include_reflection both."""
-        return (Context.PLAIN, Context.REFLECTION) if self.settings.replay.include_reflection else (Context.PLAIN,)
+        return (
+            (Context.PLAIN, Context.REFLECTION)
+            if self.settings.replay.include_reflection
+            else (Context.PLAIN,)
+        )
 
     # ── after grading ──
 
@@ -277,7 +345,11 @@ class R3:
         present = {rollout.uid for rollout in rollouts}
         rates, contexts = self.history.means(HardBy.SUCCESS_RATE), self._contexts_to("rehearse")
         solved = self.history.means(HardBy.SUCCESS_RATE, contexts=contexts)
-        rare = (uid for uid, rate in solved.items() if rate and rates.get(uid, 0.0) <= REHEARSED_UP_TO)
+        rare = (
+            uid
+            for uid, rate in solved.items()
+            if rate and rates.get(uid, 0.0) <= REHEARSED_UP_TO
+        )
         uids = [uid for uid in rare if uid not in present]
         random.Random(f"{self.seed}/rehearse/{step}").shuffle(uids)
         lag = self.settings.replay.max_policy_lag
@@ -289,9 +361,13 @@ class R3:
                 break
             recall = partial(self.history.recall, uid, k=1, step=step, max_policy_lag=lag)
             for one in recall(verdict=Verdict.CORRECT, order="newest", contexts=contexts):
-                failures = recall(verdict=Verdict.WRONG) if one.rollout.context is Context.HINT else []
+                failures = (
+                    recall(verdict=Verdict.WRONG) if one.rollout.context is Context.HINT else []
+                )
                 if failures:  # a hint's success is trained after the plain prompt
-                    found.append(replace(one.rollout, prompt_ids=failures[0].rollout.prompt_ids))
+                    found.append(
+                        replace(one.rollout, prompt_ids=failures[0].rollout.prompt_ids)
+                    )
                 elif one.rollout.context is not Context.HINT:
                     found.append(one.rollout)
         return found
@@ -300,7 +376,9 @@ class R3:
         """Return the rollouts that replay recalls for a problem and verdict, without texts."""
         if self.history is None or not self.settings.replay.enabled:
             return []
-        return [one.rollout for one in self.history.answer(self._request(uid, verdict, step=step))]
+        return [
+            one.rollout for one in self.history.answer(self._request(uid, verdict, step=step))
+        ]
 
     def _request(self, uid: str, verdict: Verdict, *, step: int) -> RecallRequest:
         replay = self.settings.replay
@@ -321,14 +399,26 @@ class R3:
 
     def _contexts_to(self, use: str) -> tuple[Context, ...]:
         """Return the contexts of successes to "recall" or "rehearse", by replay.imported.use."""
-        imported = (Context.IMPORTED,) if self.settings.replay.imported.use in (use, "both", "all") else ()
-        return (Context.PLAIN, *imported, *((Context.HINT,) if self.settings.reflection.hint else ()))
+        imported = (
+            (Context.IMPORTED,)
+            if self.settings.replay.imported.use in (use, "both", "all")
+            else ()
+        )
+        return (
+            Context.PLAIN,
+            *imported,
+            *((Context.HINT,) if self.settings.reflection.hint else ()),
+        )
 
     def _explain(self, batch: MixedBatch, *, step: int) -> None:
         """Count why nothing was recalled for groups, and what the store could have given."""
         assert self.history is not None
         for group in batch.groups:
-            verdict = Verdict.CORRECT if self.settings.replay.groups == "all" else opposite_verdict(group.state)
+            verdict = (
+                Verdict.CORRECT
+                if self.settings.replay.groups == "all"
+                else opposite_verdict(group.state)
+            )
             if not group.wanted or verdict is None:
                 continue
             group.absence = self.history.absence(self._request(group.uid, verdict, step=step))
@@ -343,7 +433,12 @@ class R3:
         is_wanted = wanted is OldLogprobs.BEHAVIOUR and not row.rehearsed
         if row.rollout.origin:
             is_wanted = self.settings.replay.imported.weight == "clip"
-        return row.recalled and is_wanted and row.rollout.has_logprobs and batch.has_own_prompt(row)
+        return (
+            row.recalled
+            and is_wanted
+            and row.rollout.has_logprobs
+            and batch.has_own_prompt(row)
+        )
 
     # ── SERR and eq. 3 ──
 
@@ -357,11 +452,15 @@ class R3:
         ranking.entropy_source. The engine's bounds (rollout.entropy_bounds) suffice for others."""
         if not self.settings.ranks_by_entropy:
             return set()
-        source = EntropySource.checked("ranking.entropy_source", self.settings.ranking.entropy_source)
+        source = EntropySource.checked(
+            "ranking.entropy_source", self.settings.ranking.entropy_source
+        )
         found: set[int] = set()
         for indices in self.rows_to_rank(batch).values():
             rows = [batch.rows[i] for i in indices]
-            if source is EntropySource.EXACT or (source is EntropySource.AUTO and not topk_decides(rows)):
+            if source is EntropySource.EXACT or (
+                source is EntropySource.AUTO and not topk_decides(rows)
+            ):
                 found.update(indices)
         return found
 
@@ -389,7 +488,9 @@ class R3:
 
     def _statistics(self, row: Row, entropy: Entropies | None) -> EntropyStatistics:
         place = row.fresh_source
-        known = entropy is not None and (place in entropy if isinstance(entropy, Mapping) else place < len(entropy))
+        known = entropy is not None and (
+            place in entropy if isinstance(entropy, Mapping) else place < len(entropy)
+        )
         bounds = row.rollout.entropy_bounds
         if not known and bounds is None:
             raise TrainingStopped(
@@ -397,7 +498,9 @@ class R3:
                 "log-probs; pass `entropy`, or give the rollouts `entropy_bounds`"
             )
         if not known and bounds is not None:
-            return EntropyStatistics(peak=bounds.peak_lower, global_=bounds.global_lower, source="topk")
+            return EntropyStatistics(
+                peak=bounds.peak_lower, global_=bounds.global_lower, source="topk"
+            )
         assert entropy is not None
         found = entropy[place]
         if isinstance(found, EntropyStatistics):
@@ -415,7 +518,12 @@ class R3:
         return EntropyStatistics(peak=peak, global_=global_, source="exact")
 
     def mark_states(
-        self, rollouts: Sequence[Rollout], values: Mapping[int, np.ndarray], *, step: int, explained: float | None
+        self,
+        rollouts: Sequence[Rollout],
+        values: Mapping[int, np.ndarray],
+        *,
+        step: int,
+        explained: float | None,
     ) -> None:
         """Set `state` of one failed response of each problem that this step did not solve: the
         most promising among the problem's responses (exploration.rrl).
@@ -436,7 +544,9 @@ class R3:
             if rollout.verdict is not Verdict.WRONG or rollout.uid in solved:
                 continue
             state = state_of(cut, values_T, self._places(rollout), rng)
-            if state is not None and (rollout.uid not in best or state.value > best[rollout.uid][1].value):
+            if state is not None and (
+                rollout.uid not in best or state.value > best[rollout.uid][1].value
+            ):
                 best[rollout.uid] = rollout, state
         for rollout, state in best.values():
             rollout.state = state
@@ -470,14 +580,20 @@ class R3:
         reasons = Counter(group.absence for group in batch.groups if group.wanted)
         wanted = sum(reasons.values())
         covered = reasons[None] / wanted if wanted else 1.0
-        return {"r3/history/coverage": covered} | {f"r3/history/{why}": float(reasons[why]) for why in ABSENT}
+        return {"r3/history/coverage": covered} | {
+            f"r3/history/{why}": float(reasons[why]) for why in ABSENT
+        }
 
 
-def _group_ids(rollouts: Sequence[Rollout], groups: Sequence[Hashable] | None) -> Sequence[Hashable]:
+def _group_ids(
+    rollouts: Sequence[Rollout], groups: Sequence[Hashable] | None
+) -> Sequence[Hashable]:
     """Return `groups`, an array of numbers included; without them one for each uid and context."""
     if groups is None:
         return [(rollout.uid, rollout.context) for rollout in rollouts]
     groups = groups.tolist() if hasattr(groups, "tolist") else list(groups)
     if len(groups) != len(rollouts):
-        raise refusal("groups", groups, f"{len(rollouts)} ids, one for each rollout, not {len(groups)}")
+        raise refusal(
+            "groups", groups, f"{len(rollouts)} ids, one for each rollout, not {len(groups)}"
+        )
     return groups

@@ -46,7 +46,9 @@ class AdvantageSettings(Section, prefix="advantage."):
 
     def __post_init__(self) -> None:
         if self.scope == "literal":
-            raise ConfigError("advantage.scope is 'literal', which damped every group alike; use mixed_groups (eq. 3)")
+            raise ConfigError(
+                "advantage.scope is 'literal', which damped every group alike; use mixed_groups (eq. 3)"
+            )
         super().__post_init__()
 
 
@@ -88,7 +90,9 @@ class ReplaySettings(Section, prefix="replay."):
     # groups that recall: collapsed, the opposite verdict [P]; all, a success
     groups: str = word("collapsed", ("collapsed", "all"))
     # rows recalled per group, at most
-    k: int = number(2, min=1, max=MAX_RECALLED, instead=f"use 1 to {MAX_RECALLED}, or replay.enabled=false")
+    k: int = number(
+        2, min=1, max=MAX_RECALLED, instead=f"use 1 to {MAX_RECALLED}, or replay.enabled=false"
+    )
     # age in optimizer steps up to which rollouts are recalled
     max_policy_lag: int = number(1000, min=1, instead="use 1 or more, or replay.enabled=false")
     # order of recall: uniform, newest, lowest_entropy, or package.module:function (method/core/replay.py)

@@ -24,7 +24,9 @@ class Word(StrEnum):
         except ValueError:
             near = difflib.get_close_matches(str(value), list(cls), n=1, cutoff=0.5)
             hint = f"did you mean {str(near[0])!r}? " if near else ""
-            raise InvalidValue(f"{name} is {quoted(value)}; {hint}it must be one of {', '.join(cls)}") from None
+            raise InvalidValue(
+                f"{name} is {quoted(value)}; {hint}it must be one of {', '.join(cls)}"
+            ) from None
 
 
 class Verdict(Word):
@@ -110,10 +112,17 @@ class ArrayOf:
     what: str
 
 
-TokenIds = Annotated[np.ndarray, ArrayOf(np.int32, 0, 2**31 - 1, "token ids (int32, 0 or more)")]
+TokenIds = Annotated[
+    np.ndarray, ArrayOf(np.int32, 0, 2**31 - 1, "token ids (int32, 0 or more)")
+]
 # 0 but for a kernel's rounding
-LogProbs = Annotated[np.ndarray, ArrayOf(np.float32, -3e38, 1e-4, "finite natural log-probs of at most 0 (float32)")]
-TokenEntropies = Annotated[np.ndarray, ArrayOf(np.float16, -1e-4, 65504, "finite entropies of at least 0, in nats")]
+LogProbs = Annotated[
+    np.ndarray,
+    ArrayOf(np.float32, -3e38, 1e-4, "finite natural log-probs of at most 0 (float32)"),
+]
+TokenEntropies = Annotated[
+    np.ndarray, ArrayOf(np.float16, -1e-4, 65504, "finite entropies of at least 0, in nats")
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +135,8 @@ class EntropyStatistics:
     peak: float
     global_: float
     source: str  # EntropySource, but never "auto"
-    tokens: TokenEntropies | None = field(default=None, compare=False, repr=False)  # float16 [T], nats
+    # float16 [T], nats
+    tokens: TokenEntropies | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if EntropySource.checked("source", self.source) is EntropySource.AUTO:
@@ -249,7 +259,9 @@ class Rollout:
     def graded_reward(self) -> float:
         """The reward of a graded rollout. ValueError where there is none: absence is not zero."""
         if self.reward is None:
-            raise ValueError(f"the rollout of problem {self.uid} is {self.verdict} and has no reward; grade it first")
+            raise ValueError(
+                f"the rollout of problem {self.uid} is {self.verdict} and has no reward; grade it first"
+            )
         return float(self.reward)
 
     @property

@@ -44,7 +44,9 @@ def read_rollouts(rollouts: Iterable[Rollout]) -> list[Rollout]:
             for name, instead in _contradictions(rollout):
                 raise refusal(name, getattr(rollout, name), instead)
         except InvalidValue as error:
-            raise InvalidValue(f"rollouts[{i}] of problem {quoted(rollout.uid)}: {error}") from None
+            raise InvalidValue(
+                f"rollouts[{i}] of problem {quoted(rollout.uid)}: {error}"
+            ) from None
     return checked
 
 
@@ -57,20 +59,39 @@ def _contradictions(rollout: Rollout) -> Iterator[tuple[str, str]]:
     """Yield each field that others contradict, and what to use instead."""
     length, state, logprobs = rollout.num_tokens, rollout.state, len(rollout.response_logprobs)
     graded, reward = rollout.verdict is not Verdict.UNGRADED, rollout.reward
-    if not rollout.uid.isascii() and any("\ud800" <= letter <= "\udfff" for letter in rollout.uid):
+    if not rollout.uid.isascii() and any(
+        "\ud800" <= letter <= "\udfff" for letter in rollout.uid
+    ):
         yield "uid", "valid Unicode"
     if graded and not length:
         yield "response_ids", "at least one token, the end mark, or the verdict ungraded"
     if not rollout.has_logprobs and (rollout.context is not Context.IMPORTED or logprobs):
-        yield "response_logprobs", f"{length} values, one for each of the response_ids, not {logprobs}"
-    if graded and (reward is None or abs(reward) > MAX_REWARD) or not graded and reward is not None:
-        yield "reward", f"{'a number up to 1e6' if graded else 'None'}, because the verdict is {rollout.verdict}"
-    if rollout.turns is not None and sum(turn.num_tokens for turn in rollout.turns) != max(1, length):
+        yield (
+            "response_logprobs",
+            f"{length} values, one for each of the response_ids, not {logprobs}",
+        )
+    if (
+        graded
+        and (reward is None or abs(reward) > MAX_REWARD)
+        or not graded
+        and reward is not None
+    ):
+        yield (
+            "reward",
+            f"{'a number up to 1e6' if graded else 'None'}, because the verdict is {rollout.verdict}",
+        )
+    if rollout.turns is not None and sum(turn.num_tokens for turn in rollout.turns) != max(
+        1, length
+    ):
         yield "turns", f"turns whose num_tokens add up to the {length} response tokens"
     if (rollout.context is Context.IMPORTED) != bool(rollout.origin):
         yield "origin", "where an imported rollout is from, and no text for any other"
     bounds = [place for run in rollout.given for place in run]
-    if any(len(run) != 2 for run in rollout.given) or bounds != sorted(set(bounds)) or max(bounds, default=0) > length:
+    if (
+        any(len(run) != 2 for run in rollout.given)
+        or bounds != sorted(set(bounds))
+        or max(bounds, default=0) > length
+    ):
         yield "given", f"runs (begin, end) of the {length} response tokens, in order and apart"
     if state is not None and not all(0 < cut < length for cut, _ in state.cuts):
         yield "state", f"one after at least 1 and less than {length} tokens"
@@ -99,7 +120,11 @@ def _reader(hint: Any) -> Reader:
         return functools.partial(_dict, _reader(parts[1]))
     if is_dataclass(hint):
         return functools.partial(_record, hint)
-    return hint.checked if issubclass(hint, Word) else functools.partial(_plain, hint, *_PLAIN[hint])
+    return (
+        hint.checked
+        if issubclass(hint, Word)
+        else functools.partial(_plain, hint, *_PLAIN[hint])
+    )
 
 
 def _is_number(value: Any) -> bool:
@@ -128,10 +153,14 @@ def _array(spec: ArrayOf, name: str, value: Any) -> np.ndarray:
     try:
         given = np.asarray(value)
     except Exception:  # torch: a tensor on a GPU or with a gradient; lists of different lengths
-        raise refusal(name, value, f"a one-dimensional array of {spec.what}, on the CPU and detached") from None
+        raise refusal(
+            name, value, f"a one-dimensional array of {spec.what}, on the CPU and detached"
+        ) from None
     if given.ndim != 1 or given.dtype.kind not in "iuf":
         raise refusal(name, value, f"a one-dimensional array of {spec.what}")
-    if given.dtype == spec.dtype and (not given.size or spec.low <= given.min() and given.max() <= spec.high):
+    if given.dtype == spec.dtype and (
+        not given.size or spec.low <= given.min() and given.max() <= spec.high
+    ):
         return np.ascontiguousarray(given)
     allowed = (given >= spec.low) & (given <= spec.high)  # NaN is not
     if np.dtype(spec.dtype).kind == "i":
@@ -159,7 +188,10 @@ def _tuple(reader: Reader, name: str, value: Any) -> tuple[Any, ...]:
 
 def _dict(reader: Reader, name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
-        return {read(f"a key of {name}", str, key): reader(f"{name}[{key!r}]", one) for key, one in value.items()}
+        return {
+            read(f"a key of {name}", str, key): reader(f"{name}[{key!r}]", one)
+            for key, one in value.items()
+        }
     raise refusal(name, value, "a dict")
 
 
@@ -167,5 +199,9 @@ def _record(record: Any, name: str, value: Any) -> Any:
     if not isinstance(value, record):
         raise refusal(name, value, f"r3_openrlhf.method.types.{record.__name__}")
     return replace(
-        value, **{part: reader(f"{name}.{part}", getattr(value, part)) for part, reader in _readers(record)}
+        value,
+        **{
+            part: reader(f"{name}.{part}", getattr(value, part))
+            for part, reader in _readers(record)
+        },
     )

@@ -32,7 +32,8 @@ from r3_openrlhf.problems.table import plain_row
 
 MAX_UNPACKED = 256 * 2**20
 _ASKS_FOR_A_FUNCTION = re.compile(
-    r"you (?:don'?t|do not) (?:need|have) to (?:read|take|print)|complete the function|your task is to complete", re.I
+    r"you (?:don'?t|do not) (?:need|have) to (?:read|take|print)|complete the function|your task is to complete",
+    re.I,
 )
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
@@ -44,7 +45,9 @@ class Shape:
     name: str  # as the first page says it
     tests: str  # the column with the tests
     problem: tuple[str, ...]  # columns of which the first that is there holds the problem
-    read: Callable[[dict[str, Any]], CodeTests] | None = None  # None: the column has one of the forms of any_tests
+    read: Callable[[dict[str, Any]], CodeTests] | None = (
+        None  # None: the column has one of the forms of any_tests
+    )
     also: tuple[str, ...] = ()  # further columns without which it is another shape
 
 
@@ -53,7 +56,11 @@ def shape_of(columns: Sequence[str], *, path: str, answer_key: str | None) -> Sh
     known = known_shape(columns)
     if answer_key is not None:
         chosen_column(columns, key=answer_key, groups=(), option="answer_key", path=path)
-        named = (shape for shape in SHAPES if shape.tests == answer_key and {*shape.also} <= {*columns})
+        named = (
+            shape
+            for shape in SHAPES
+            if shape.tests == answer_key and {*shape.also} <= {*columns}
+        )
         known = next(named, Shape("tests in a column", answer_key, _PROBLEM))
     if known is None:
         raise DataError(
@@ -65,16 +72,24 @@ def shape_of(columns: Sequence[str], *, path: str, answer_key: str | None) -> Sh
 
 def known_shape(columns: Sequence[str]) -> Shape | None:
     """Return the first shape whose columns are there."""
-    return next((one for one in SHAPES if {root_of(one.tests, columns), *one.also} <= {*columns}), None)
+    return next(
+        (one for one in SHAPES if {root_of(one.tests, columns), *one.also} <= {*columns}), None
+    )
 
 
-def problem_column(shape: Shape, columns: Sequence[str], *, path: str, problem_key: str | None) -> str:
+def problem_column(
+    shape: Shape, columns: Sequence[str], *, path: str, problem_key: str | None
+) -> str:
     """Return the column of the problem. DataError: there is none, or not the one that was named."""
     groups = [(name,) for name in shape.problem]
-    return chosen_column(columns, key=problem_key, groups=groups, option="problem_key", path=path)
+    return chosen_column(
+        columns, key=problem_key, groups=groups, option="problem_key", path=path
+    )
 
 
-def tests_and_problem(shape: Shape, row: dict[str, Any], problem_key: str) -> tuple[str, Any, str]:
+def tests_and_problem(
+    shape: Shape, row: dict[str, Any], problem_key: str
+) -> tuple[str, Any, str]:
     """(the tests as one JSON text, the cell of the problem with what the tests need to know, their
     form).
 
@@ -94,11 +109,23 @@ def tests_and_problem(shape: Shape, row: dict[str, Any], problem_key: str) -> tu
         if tests.kind == "standard input" and _ASKS_FOR_A_FUNCTION.search(words):
             raise DataError("it asks for a function, and its tests are for a program")
         if more := _needed(tests, row, words):
-            cell = f"{turn}{more}" if form == A_TEXT else [*before, {"role": "user", "content": f"{turn}{more}"}]
+            cell = (
+                f"{turn}{more}"
+                if form == A_TEXT
+                else [*before, {"role": "user", "content": f"{turn}{more}"}]
+            )
     except DataError as error:
         raise NoAnswer(str(error)) from error
-    except (AttributeError, TypeError, ValueError, LookupError, RecursionError) as error:  # another form inside
-        raise NoAnswer(f"its tests are of no form that is known ({type(error).__name__})") from error
+    except (
+        AttributeError,
+        TypeError,
+        ValueError,
+        LookupError,
+        RecursionError,
+    ) as error:  # another form inside
+        raise NoAnswer(
+            f"its tests are of no form that is known ({type(error).__name__})"
+        ) from error
     return text, cell, f"{shape.name}, {tests.kind}"
 
 
@@ -116,7 +143,9 @@ def _needed(tests: CodeTests, row: dict[str, Any], words: str) -> str:
     info = info[0] if isinstance(info, list) and info else info
     declared = info.get("function_declaration") if isinstance(info, dict) else ""
     starter = str(row.get("starter_code") or declared or "").strip()
-    function, classes = _names_to_say(tests, " ".join([words, starter, str(row.get("entry_point"))]))
+    function, classes = _names_to_say(
+        tests, " ".join([words, starter, str(row.get("entry_point"))])
+    )
     if starter and starter.rstrip(":") not in words:
         function = f"\n\nStart from this code:\n```python\n{starter}\n```"
     return f"{function}{classes}"
@@ -130,12 +159,18 @@ def _names_to_say(tests: CodeTests, words: str) -> tuple[str, str]:
         called, asked = (tests.fn_name, len(tests.inputs[0])), [tests.fn_name]
     unsaid = [name for name in asked if not re.search(rf"\b{re.escape(name)}\b", words)]
     classes = [name for name in unsaid if name[:1].isupper() and called and name != called[0]]
-    if others := [name for name in unsaid if name not in classes and called and name != called[0]]:
-        raise DataError(f"its tests use {others[0]}, which neither they nor the problem defines")
+    if others := [
+        name for name in unsaid if name not in classes and called and name != called[0]
+    ]:
+        raise DataError(
+            f"its tests use {others[0]}, which neither they nor the problem defines"
+        )
     function = ""
     if called and called[0] in unsaid:
         plural = "" if called[1] == 1 else "s"
-        function = f"\n\nThe function is called `{called[0]}` and takes {called[1]} argument{plural}."
+        function = (
+            f"\n\nThe function is called `{called[0]}` and takes {called[1]} argument{plural}."
+        )
     return function, "".join(f"\n\nThe tests also use the class `{name}`." for name in classes)
 
 
@@ -172,10 +207,22 @@ def unpacked(text: str) -> str:
     try:
         data = unpacker.decompress(base64.b64decode(text, validate=True), MAX_UNPACKED)
         if unpacker.unconsumed_tail or not unpacker.eof:
-            raise DataError(f"its packed tests are cut off, or have more than {MAX_UNPACKED // 2**20} MB")
+            raise DataError(
+                f"its packed tests are cut off, or have more than {MAX_UNPACKED // 2**20} MB"
+            )
         content = _OnlyText(io.BytesIO(data)).load()
-    except (zlib.error, pickle.UnpicklingError, ValueError, LookupError, EOFError, TypeError, AttributeError) as error:
-        raise DataError(f"its tests are neither JSON nor packed JSON ({type(error).__name__})") from error
+    except (
+        zlib.error,
+        pickle.UnpicklingError,
+        ValueError,
+        LookupError,
+        EOFError,
+        TypeError,
+        AttributeError,
+    ) as error:
+        raise DataError(
+            f"its tests are neither JSON nor packed JSON ({type(error).__name__})"
+        ) from error
     if not isinstance(content, str):
         raise DataError("its packed tests hold no text")
     return content
@@ -187,7 +234,11 @@ def limit_of(value: Any, *, unit: float = 1.0) -> float | None:
         value = (value.get("seconds") or 0) + (value.get("nanos") or 0) / 1e9
     if isinstance(value, str):
         found = _NUMBER.search(value)
-        value = float(found[0]) * (1e-3 if re.search(r"\bms\b|milli", value, re.I) else 1.0) if found else None
+        value = (
+            float(found[0]) * (1e-3 if re.search(r"\bms\b|milli", value, re.I) else 1.0)
+            if found
+            else None
+        )
     return float(value) * unit if isinstance(value, (int, float)) and 0 < value < 1e15 else None
 
 
@@ -220,7 +271,9 @@ def _json_or_text(value: Any) -> Any:
         return value
 
 
-def _function_tests(name: str, inputs: list[Any], outputs: list[Any], *, boxed: bool, **more: Any) -> CodeTests:
+def _function_tests(
+    name: str, inputs: list[Any], outputs: list[Any], *, boxed: bool, **more: Any
+) -> CodeTests:
     """Make tests of a function: argument lists, or texts with a line each. boxed: outputs in lists."""
     arguments = [_lines_of_json(one) if isinstance(one, str) else one for one in inputs]
     if not all(isinstance(one, list) for one in arguments):
@@ -230,8 +283,11 @@ def _function_tests(name: str, inputs: list[Any], outputs: list[Any], *, boxed: 
         outputs=outputs,
         fn_name=name.rpartition(".")[2].strip(),
         # APPS keeps values in lists of one, and says so nowhere
-        boxed_outputs=boxed and all(isinstance(value, list) and len(value) == 1 for value in outputs),
-        integer_keys=any(with_number_keys(value) != value for values in arguments for value in values),
+        boxed_outputs=boxed
+        and all(isinstance(value, list) and len(value) == 1 for value in outputs),
+        integer_keys=any(
+            with_number_keys(value) != value for values in arguments for value in values
+        ),
         **more,
     )
 
@@ -240,11 +296,16 @@ def in_and_out(tests: dict[str, Any], *, name: str | None = None, **more: Any) -
     """Read {inputs, outputs[, fn_name]}, APPS's form, which TACO, PRIME and verl share."""
     name = tests.get("fn_name") or name
     inputs, outputs = tests.get("inputs") or [], tests.get("outputs") or []
-    if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
+    if (
+        not isinstance(inputs, list)
+        or not isinstance(outputs, list)
+        or len(inputs) != len(outputs)
+    ):
         raise DataError("its inputs and outputs are not two lists of one length")
     if name:
         values = [
-            _json_or_text(out) if isinstance(one, str) else out for one, out in zip(inputs, outputs, strict=True)
+            _json_or_text(out) if isinstance(one, str) else out
+            for one, out in zip(inputs, outputs, strict=True)
         ]
         return _function_tests(str(name), inputs, values, boxed=bool(values), **more)
     return CodeTests(inputs=[*map(as_text, inputs)], outputs=[*map(as_text, outputs)], **more)
@@ -256,22 +317,36 @@ _IS_STDIN = {"stdin", "stdin_stdout", "standard_input", "stdio", None}
 
 def listed(cases: list[Any], *, name: str | None = None, **more: Any) -> CodeTests:
     """[{input, output[, testtype, fn_name, metadata.func_name]}], LiveCodeBench's form."""
-    if not all(isinstance(case, dict) and "input" in case and "output" in case for case in cases):
+    if not all(
+        isinstance(case, dict) and "input" in case and "output" in case for case in cases
+    ):
         raise DataError("one of its tests has no input and output")
     kinds = {case.get("testtype") or case.get("type") for case in cases}
     if unknown := kinds - _IS_FUNCTION - _IS_STDIN:
-        raise DataError(f"its tests are of the kind {quoted(str(min(map(str, unknown))))}, which is not known")
-    names = {case.get("fn_name") or _metadata(case).get("func_name") for case in cases} - {None, ""}
+        raise DataError(
+            f"its tests are of the kind {quoted(str(min(map(str, unknown))))}, which is not known"
+        )
+    names = {case.get("fn_name") or _metadata(case).get("func_name") for case in cases} - {
+        None,
+        "",
+    }
     name = next(iter(names), None) or name
     if kinds <= _IS_STDIN and not names:
         return in_and_out(
-            {"inputs": [one["input"] for one in cases], "outputs": [one["output"] for one in cases]}, **more
+            {
+                "inputs": [one["input"] for one in cases],
+                "outputs": [one["output"] for one in cases],
+            },
+            **more,
         )
     if not kinds & _IS_FUNCTION and kinds != {None}:
         raise DataError("its tests name a function, and say that they are for standard input")
     if not name or len(names) > 1 or (kinds & _IS_STDIN and kinds != {None}):
         raise DataError("its tests are for a function, and do not say which one")
-    inputs = [_json_or_text(one["input"]) if one.get("type") == "function_call" else one["input"] for one in cases]
+    inputs = [
+        _json_or_text(one["input"]) if one.get("type") == "function_call" else one["input"]
+        for one in cases
+    ]
     outputs = [_json_or_text(one["output"]) for one in cases]
     return _function_tests(str(name), inputs, outputs, boxed=kinds == {"function_call"}, **more)
 
@@ -284,7 +359,9 @@ def _metadata(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _limits(row: dict[str, Any]) -> dict[str, Any]:
-    memory = limit_of(row.get("memory_limit")) or limit_of(row.get("memory_limit_bytes"), unit=2.0**-20)
+    memory = limit_of(row.get("memory_limit")) or limit_of(
+        row.get("memory_limit_bytes"), unit=2.0**-20
+    )
     return {"time_limit": limit_of(row.get("time_limit")), "memory_limit_mb": memory}
 
 
@@ -319,14 +396,23 @@ def any_tests(value: Any, row: dict[str, Any]) -> CodeTests:
 
 def code_contests(row: dict[str, Any]) -> CodeTests:
     """CodeContests: three groups of tests, {input: [..], output: [..]}."""
-    groups = [parsed(row.get(name)) or {} for name in ("public_tests", "private_tests", "generated_tests")]
-    tests = {f"{key}s": [text for group in groups for text in group.get(key) or []] for key in ("input", "output")}
+    groups = [
+        parsed(row.get(name)) or {}
+        for name in ("public_tests", "private_tests", "generated_tests")
+    ]
+    tests = {
+        f"{key}s": [text for group in groups for text in group.get(key) or []]
+        for key in ("input", "output")
+    }
     return in_and_out(tests, **_limits(row))
 
 
 def livecodebench(row: dict[str, Any]) -> CodeTests:
     """LiveCodeBench: public tests as JSON, private ones packed."""
-    cases = [*(parsed(row["public_test_cases"]) or []), *(parsed(row.get("private_test_cases") or []) or [])]
+    cases = [
+        *(parsed(row["public_test_cases"]) or []),
+        *(parsed(row.get("private_test_cases") or []) or []),
+    ]
     return listed(cases, name=_metadata(row).get("func_name"))
 
 
@@ -335,7 +421,8 @@ def mbpp(row: dict[str, Any]) -> CodeTests:
     lines = [*(parsed(row["test_list"]) or []), *(parsed(row.get("challenge_test_list")) or [])]
     setup = [*(row.get("test_imports") or []), row.get("test_setup_code") or ""]
     return CodeTests(
-        asserts=[*map(str, lines), *filter(str.strip, [str(row.get("test") or "")])], setup="\n".join(setup).strip()
+        asserts=[*map(str, lines), *filter(str.strip, [str(row.get("test") or "")])],
+        setup="\n".join(setup).strip(),
     )
 
 
@@ -351,9 +438,17 @@ def python_tests(row: dict[str, Any]) -> CodeTests:
     tests = [node for node in functions if node.name.startswith("test")]
     for test in tests:
         _check_marks(test)
-    of_classes = [call for node in body if isinstance(node, ast.ClassDef) for call in _of_class(node)]
-    setup = (ast.unparse(node) for node in body if not ast.unparse(node).startswith("if __name__ == '__main__':"))
-    return CodeTests(asserts=[*(f"{test.name}()" for test in tests), *of_classes], setup="\n".join(setup))
+    of_classes = [
+        call for node in body if isinstance(node, ast.ClassDef) for call in _of_class(node)
+    ]
+    setup = (
+        ast.unparse(node)
+        for node in body
+        if not ast.unparse(node).startswith("if __name__ == '__main__':")
+    )
+    return CodeTests(
+        asserts=[*(f"{test.name}()" for test in tests), *of_classes], setup="\n".join(setup)
+    )
 
 
 def _of_class(node: ast.ClassDef) -> list[str]:
@@ -361,22 +456,38 @@ def _of_class(node: ast.ClassDef) -> list[str]:
     is_case = [ast.unparse(base).rpartition(".")[2] for base in node.bases] == ["TestCase"]
     if not is_case and (node.bases or not node.name.startswith("Test")):
         return []
-    methods = [part for part in node.body if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    methods = [
+        part for part in node.body if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
     tests = [method for method in methods if method.name.startswith("test")]
-    others = [method for method in methods if method.decorator_list or method.name.startswith(("setup_", "teardown_"))]
-    others += [test for test in tests if len(test.args.args) > 1 or isinstance(test, ast.AsyncFunctionDef)]
+    others = [
+        method
+        for method in methods
+        if method.decorator_list or method.name.startswith(("setup_", "teardown_"))
+    ]
+    others += [
+        test
+        for test in tests
+        if len(test.args.args) > 1 or isinstance(test, ast.AsyncFunctionDef)
+    ]
     if others or node.decorator_list:
         raise DataError("its tests are in a class with marks, fixtures or coroutines")
-    return [f"{node.name}({test.name!r}).debug()" if is_case else f"{node.name}().{test.name}()" for test in tests]
+    return [
+        f"{node.name}({test.name!r}).debug()" if is_case else f"{node.name}().{test.name}()"
+        for test in tests
+    ]
 
 
 def _checks(name: str, source: str, prompt: str) -> CodeTests:
     """Make the tests of `check`. Code of the prompt before the function is part of both sides."""
     before, declared, _ = prompt.rpartition(f"def {name}(")
-    body = statements(before if declared else prompt) or []  # none in words, whose reader writes the whole program
+    # none in words, whose reader writes the whole program
+    body = statements(before if declared else prompt) or []
     is_code = declared or all(isinstance(node, DEFINITIONS) for node in body)
     given = "\n".join(map(ast.unparse, body)) if is_code else ""
-    return CodeTests(asserts=[f"check({name})"], setup=f"{given}\n\n{source}".strip(), preamble=given)
+    return CodeTests(
+        asserts=[f"check({name})"], setup=f"{given}\n\n{source}".strip(), preamble=given
+    )
 
 
 def _check_marks(test: ast.FunctionDef) -> None:
@@ -393,7 +504,11 @@ def _check_marks(test: ast.FunctionDef) -> None:
 
 def codeforces(row: dict[str, Any]) -> CodeTests:
     """open-r1/codeforces: official tests, and a checker where several outputs are right."""
-    return listed(parsed(row["official_tests"]) or [], checker=row.get("generated_checker") or None, **_limits(row))
+    return listed(
+        parsed(row["official_tests"]) or [],
+        checker=row.get("generated_checker") or None,
+        **_limits(row),
+    )
 
 
 # column -> what it may say, and what it says otherwise of a row that cannot be run
@@ -404,7 +519,16 @@ _SAYS_OF_ROWS: dict[str, tuple[tuple[Any, ...], str]] = {
     "interaction_format": (("",), "its programs talk to a judge"),
     "ability": (("code", "coding"), "its ability is not code"),
 }
-_PROBLEM = ("problem", "question", "prompt", "question_content", "description", "text", "instruction", "messages")
+_PROBLEM = (
+    "problem",
+    "question",
+    "prompt",
+    "question_content",
+    "description",
+    "text",
+    "instruction",
+    "messages",
+)
 SHAPES: tuple[Shape, ...] = (
     Shape("HumanEval", "test", ("query", "prompt"), python_tests, also=("entry_point",)),
     Shape("APPS or TACO", "input_output", _PROBLEM),
@@ -424,7 +548,9 @@ PROBLEM_COLUMNS = tuple(dict.fromkeys(name for shape in SHAPES for name in shape
 
 def columns_of(keys: Iterable[str | None]) -> set[str]:
     """Every column that some shape reads, and those that the user named."""
-    of_shapes = {root_of(shape.tests) for shape in SHAPES} | {name for shape in SHAPES for name in shape.also}
+    of_shapes = {root_of(shape.tests) for shape in SHAPES} | {
+        name for shape in SHAPES for name in shape.also
+    }
     beside = """starter_code metadata time_limit memory_limit memory_limit_bytes private_tests generated_tests
         private_test_cases challenge_test_list test_setup_code test_imports test_info generated_checker input_format
         output_format fn_name""".split()

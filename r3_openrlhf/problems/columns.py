@@ -25,13 +25,20 @@ ANSWERED = "last user turn of messages, without the turns after it"
 
 
 def chosen_column(
-    columns: Sequence[str], *, key: str | None, groups: Sequence[Sequence[str]], option: str, path: str
+    columns: Sequence[str],
+    *,
+    key: str | None,
+    groups: Sequence[Sequence[str]],
+    option: str,
+    path: str,
 ) -> str:
     """`key`, or for None the one column of a usual name. DataError lists the columns."""
     names = f"its columns are {listed(columns)}"
     if key is not None:
         if root_of(key, columns) not in columns:
-            raise DataError(f"data.path {path} has no column {quoted(key)} (data.{option}); {names}")
+            raise DataError(
+                f"data.path {path} has no column {quoted(key)} (data.{option}); {names}"
+            )
         return key
     for group in groups:
         there = [name for name in group if root_of(name, columns) in columns]
@@ -69,7 +76,9 @@ def value_at(row: dict[str, Any], key: str) -> Any:
             value = value[part]
         else:
             there = (
-                f"only {', '.join(map(str, list(value)[:10]))}" if isinstance(value, dict) else "and is no structure"
+                f"only {', '.join(map(str, list(value)[:10]))}"
+                if isinstance(value, dict)
+                else "and is no structure"
             )
             raise DataError(f"{root} has no {quoted(part)} for {key}, {there}")
     return value
@@ -80,14 +89,29 @@ def lettered(cell: Any) -> str:
     text of one. "": they are none, or have letters."""
     labels: Any = string.ascii_uppercase
     texts = _parsed(cell) if isinstance(cell, str) else cell
-    if isinstance(texts, list) and texts and all(isinstance(one, dict) and len(one) == 2 for one in texts):
+    if (
+        isinstance(texts, list)
+        and texts
+        and all(isinstance(one, dict) and len(one) == 2 for one in texts)
+    ):
         texts = dict(sorted(map(str, one.values()), key=len) for one in texts)
     if isinstance(texts, dict):
         is_one_each = set(map(type, texts.values())) <= {str, Numeral}
-        labels, texts = (texts, list(texts.values())) if is_one_each else (texts.get("label"), texts.get("text"))
-    if not isinstance(texts, list) or not labels or not all(isinstance(text, str) for text in texts):
+        labels, texts = (
+            (texts, list(texts.values()))
+            if is_one_each
+            else (texts.get("label"), texts.get("text"))
+        )
+    if (
+        not isinstance(texts, list)
+        or not labels
+        or not all(isinstance(text, str) for text in texts)
+    ):
         return ""
-    if all(re.match(rf"\(?{label}\s*[).:]", text) for label, text in zip(labels, texts, strict=False)):
+    if all(
+        re.match(rf"\(?{label}\s*[).:]", text)
+        for label, text in zip(labels, texts, strict=False)
+    ):
         return "\n".join(texts)
     return "\n".join(f"({label}) {text}" for label, text in zip(labels, texts, strict=False))
 
@@ -100,7 +124,9 @@ def turns_of(cell: Any, *, key: str) -> tuple[list[dict[str, str]], str, str]:
     if isinstance(cell, str) and not isinstance(cell, Numeral):
         messages = _parsed(cell) if cell.lstrip().startswith("[{") else None
         if messages is None and _PRINTED_MESSAGES.match(cell):
-            raise DataError(f"the problem ({key}) is what Python prints of messages; write them as JSON (json.dumps)")
+            raise DataError(
+                f"the problem ({key}) is what Python prints of messages; write them as JSON (json.dumps)"
+            )
         if not isinstance(messages, list):
             if not cell.strip():
                 raise DataError(f"the problem ({key}) is empty or not a text")
@@ -109,16 +135,27 @@ def turns_of(cell: Any, *, key: str) -> tuple[list[dict[str, str]], str, str]:
     if not isinstance(cell, list) or not cell:
         raise DataError(f"the problem ({key}) is empty or not a text")
     turns = [_turn(message, key) for message in cell]
-    last = max((place for place, turn in enumerate(turns) if turn["role"] == "user"), default=None)
+    last = max(
+        (place for place, turn in enumerate(turns) if turn["role"] == "user"), default=None
+    )
     if last is None or not turns[last]["content"].strip():
         raise DataError(f"the problem ({key}) has no turn of the user")
-    return turns[:last], turns[last]["content"], LAST_TURN if last == len(turns) - 1 else ANSWERED
+    return (
+        turns[:last],
+        turns[last]["content"],
+        LAST_TURN if last == len(turns) - 1 else ANSWERED,
+    )
 
 
 def _turn(message: Any, key: str) -> dict[str, str]:
     if not isinstance(message, dict):
-        raise DataError(f"the problem ({key}) is a list, but not one of messages with role and content")
-    role, content = message.get("role", message.get("from")), message.get("content", message.get("value"))
+        raise DataError(
+            f"the problem ({key}) is a list, but not one of messages with role and content"
+        )
+    role, content = (
+        message.get("role", message.get("from")),
+        message.get("content", message.get("value")),
+    )
     if isinstance(content, list):
         kinds = [part.get("type") if isinstance(part, dict) else None for part in content]
         if any(kind != "text" for kind in kinds):

@@ -28,9 +28,11 @@ SEPARATORS = {".csv": ",", ".tsv": "\t"}
 TYPED = {".parquet": "parquet", ".arrow": "arrow"}  # ending -> its reader in `datasets`
 ENDINGS = (".jsonl", ".json", *SEPARATORS, *TYPED)
 _ENDINGS = f"{', '.join(ENDINGS)} (texts also with {' or '.join(PACKED)})"
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+|[A-Za-z0-9][\w-]*")  # without a slash: of old data sets
+# without a slash: of old data sets
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+|[A-Za-z0-9][\w-]*")
 _IS_COMMIT = re.compile(r"[0-9a-f]{7,40}")
-_IS_FILE = re.compile(r"\.[A-Za-z]{1,7}\Z")  # as of x.txt; of names on the hub only versions follow a dot
+# as of x.txt; of names on the hub only versions follow a dot
+_IS_FILE = re.compile(r"\.[A-Za-z]{1,7}\Z")
 _IS_PATTERN = re.compile(r"[*?\[]")
 
 
@@ -45,7 +47,11 @@ def ending(path: str | Path) -> str | None:
 def is_on_the_hub(path: str) -> bool:
     """Tell whether data.path names a data set on the hub: no file or directory that is here or should be."""
     is_named = ending(path) is None and _HUB_NAME.fullmatch(path) and not _IS_FILE.search(path)
-    return bool(is_named) and not Path(path).exists() and ("/" not in path or not Path(path).parent.is_dir())
+    return (
+        bool(is_named)
+        and not Path(path).exists()
+        and ("/" not in path or not Path(path).parent.is_dir())
+    )
 
 
 def hub_fault(parts: Iterable[DataConfig]) -> str | None:
@@ -80,14 +86,18 @@ def load_table(data: DataConfig) -> Table:
         if path.is_file():
             return _file(path, name)
         if _IS_PATTERN.search(data.path):
-            files = sorted(filter(Path.is_file, map(Path, glob.glob(str(path), recursive=True))))
+            files = sorted(
+                filter(Path.is_file, map(Path, glob.glob(str(path), recursive=True)))
+            )
             if not files:
                 raise DataError(f"data.path is {data.path}, a pattern that no file fits")
             tables = [_file(file, f"{name}, {file.name}") for file in files]
             columns = dict.fromkeys(column for table in tables for column in table.columns)
             rows = itertools.chain.from_iterable
             return Table(
-                list(columns), lambda wanted: rows(table.rows(wanted) for table in tables), files=_names(files)
+                list(columns),
+                lambda wanted: rows(table.rows(wanted) for table in tables),
+                files=_names(files),
             )
     except R3Error:
         raise
@@ -112,15 +122,24 @@ def _generated(data: DataConfig, name: str) -> Table:
     check_signature("data.path", data.path, generate, **data.reasoning_gym)
     rows = list(generate(**data.reasoning_gym))
     if not rows or not all(isinstance(row, dict) for row in rows):
-        raise DataError(f"{name} gives no rows, or rows that are no dictionaries; give one dictionary a problem")
+        raise DataError(
+            f"{name} gives no rows, or rows that are no dictionaries; give one dictionary a problem"
+        )
     columns = list(set.intersection(*map(set, rows)))
-    return Table(columns, lambda wanted: [(f"{name}, problem {index + 1}", row) for index, row in enumerate(rows)])
+    return Table(
+        columns,
+        lambda wanted: [
+            (f"{name}, problem {index + 1}", row) for index, row in enumerate(rows)
+        ],
+    )
 
 
 def _file(path: Path, name: str) -> Table:
     found = ending(path)
     if found is None:
-        raise DataError(f"{name} is there, but how it ends says nothing about its format; use one of {_ENDINGS}")
+        raise DataError(
+            f"{name} is there, but how it ends says nothing about its format; use one of {_ENDINGS}"
+        )
     if found in SEPARATORS:
         return table_of(read_separated(path, name=name, separator=SEPARATORS[found]))
     if found not in TYPED:
@@ -128,7 +147,9 @@ def _file(path: Path, name: str) -> Table:
     import datasets
 
     refuse_foreign(path)
-    return _table_of(datasets.load_dataset(TYPED[found], data_files=str(path), split="train"), name)
+    return _table_of(
+        datasets.load_dataset(TYPED[found], data_files=str(path), split="train"), name
+    )
 
 
 def _directory(data: DataConfig, path: Path) -> Table:
@@ -142,24 +163,38 @@ def _directory(data: DataConfig, path: Path) -> Table:
         saved = datasets.load_from_disk(str(path))
         if isinstance(saved, datasets.DatasetDict):
             if data.split not in saved:
-                raise DataError(f"{name} has the splits {', '.join(saved)} and no {quoted(data.split)} (data.split)")
+                raise DataError(
+                    f"{name} has the splits {', '.join(saved)} and no {quoted(data.split)} (data.split)"
+                )
             saved = saved[data.split]
         return _table_of(saved, name)
     builder = datasets.load_dataset_builder(str(path), name=data.subset, revision=data.revision)
     commit = builder.hash if is_on_the_hub(data.path) else None
-    if commit and _IS_COMMIT.fullmatch(data.revision or "") and not commit.startswith(data.revision or ""):
+    if (
+        commit
+        and _IS_COMMIT.fullmatch(data.revision or "")
+        and not commit.startswith(data.revision or "")
+    ):
         raise DataError(  # without the hub, `datasets` takes the latest of its cache
             f"data.revision is {data.revision}, and the cache has commit {commit} of {data.path}; load it once where the hub is"
         )
     if isinstance(builder, Json):
-        table = _text_files(data, builder, functools.partial(read_json, field=builder.config.field))
+        table = _text_files(
+            data, builder, functools.partial(read_json, field=builder.config.field)
+        )
     elif isinstance(builder, Csv):
-        table = _text_files(data, builder, functools.partial(read_separated, separator=builder.config.sep or ","))
+        table = _text_files(
+            data,
+            builder,
+            functools.partial(read_separated, separator=builder.config.sep or ","),
+        )
     else:
         files = itertools.chain(*(builder.config.data_files or {}).values())
         for file in filter(Path.is_file, map(Path, files)):
             refuse_foreign(file)
-        found = datasets.load_dataset(str(path), name=data.subset, split=data.split, revision=data.revision)
+        found = datasets.load_dataset(
+            str(path), name=data.subset, split=data.split, revision=data.revision
+        )
         table = _table_of(found, name)
     read = [
         file
@@ -183,10 +218,16 @@ def _text_files(data: DataConfig, builder: Any, read: Callable[..., Iterable[Row
         if str(split) in data.split
     }
     rows = {
-        split: [row for path in paths for row in read(Path(path), name=f"data.path {data.path}, {Path(path).name}")]
+        split: [
+            row
+            for path in paths
+            for row in read(Path(path), name=f"data.path {data.path}, {Path(path).name}")
+        ]
         for split, paths in files.items()
     }
-    parts = datasets.ReadInstruction.from_spec(data.split).to_absolute({split: len(rows[split]) for split in rows})
+    parts = datasets.ReadInstruction.from_spec(data.split).to_absolute(
+        {split: len(rows[split]) for split in rows}
+    )
     return table_of(row for part in parts for row in rows[part.splitname][part.from_ : part.to])
 
 
@@ -195,7 +236,8 @@ def _table_of(dataset: Any, name: str) -> Table:
     def rows(wanted: Collection[str] | None) -> Iterator[Row]:
         kept = [column for column in dataset.column_names if wanted is None or column in wanted]
         each = itertools.chain(
-            itertools.islice(dataset, WHOLE), itertools.islice(dataset.select_columns(kept), WHOLE, None)
+            itertools.islice(dataset, WHOLE),
+            itertools.islice(dataset.select_columns(kept), WHOLE, None),
         )
         return ((f"{name}, row {index + 1}", _of_size(row)) for index, row in enumerate(each))
 
@@ -203,8 +245,14 @@ def _table_of(dataset: Any, name: str) -> Table:
 
 
 def _of_size(row: dict[str, Any]) -> dict[str, Any] | DataError:
-    largest = max((len(cell) for cell in row.values() if isinstance(cell, str | bytes)), default=0)
-    return row if largest <= MAX_CELL else DataError(f"it has a cell of {largest // 10**6} MB; none has more than 100")
+    largest = max(
+        (len(cell) for cell in row.values() if isinstance(cell, str | bytes)), default=0
+    )
+    return (
+        row
+        if largest <= MAX_CELL
+        else DataError(f"it has a cell of {largest // 10**6} MB; none has more than 100")
+    )
 
 
 def cause(error: BaseException) -> str:

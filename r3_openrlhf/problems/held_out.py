@@ -78,7 +78,9 @@ def prepare_held_out(
     left_out = {label.uid for label in both}
     lines: list[str] = []
     room = data.max_len - config.rollout.max_new_tokens
-    for label, prompt, _ in rendered([one for one in labels if one.uid not in left_out], data, tokenizer, room=room):
+    for label, prompt, _ in rendered(
+        [one for one in labels if one.uid not in left_out], data, tokenizer, room=room
+    ):
         if prompt is not None:
             lines.append(line_of(label, prompt, "held_out"))
         if len(lines) == data.max_samples:
@@ -92,7 +94,12 @@ def prepare_held_out(
 
 
 def evaluation_line(
-    rollouts: Sequence[Rollout], *, config: R3Config, step: int, epoch: int, generated_tokens: int
+    rollouts: Sequence[Rollout],
+    *,
+    config: R3Config,
+    step: int,
+    epoch: int,
+    generated_tokens: int,
 ) -> dict[str, float | int | str | None]:
     """One line of evaluations.jsonl (docs/metrics.md) from every response to the held-out problems.
 

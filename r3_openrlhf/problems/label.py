@@ -26,7 +26,13 @@ class Label:
     def to_json(self) -> str:
         """One JSON object: the label column of the training file."""
         values = {name: getattr(self, name) for name in self.__slots__}
-        return _encode({name: value for name, value in values.items() if value is not None or name == "metadata"})
+        return _encode(
+            {
+                name: value
+                for name, value in values.items()
+                if value is not None or name == "metadata"
+            }
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Label:

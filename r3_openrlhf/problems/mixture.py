@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from r3_openrlhf.method.types import Context, Rollout, Verdict
 
 
-def source_metrics(sources: Sequence[str | None], rollouts: Sequence[Rollout]) -> dict[str, float]:
+def source_metrics(
+    sources: Sequence[str | None], rollouts: Sequence[Rollout]
+) -> dict[str, float]:
     """`r3/source/NAME/problems`, `ungraded`, and `accuracy` where one is graded: of the rollouts
     from the plain prompt.
 
@@ -18,7 +20,11 @@ def source_metrics(sources: Sequence[str | None], rollouts: Sequence[Rollout]) -
             of[source].append(rollout)
     metrics = {}
     for source, found in sorted(of.items()):
-        graded = [rollout.verdict is Verdict.CORRECT for rollout in found if rollout.verdict is not Verdict.UNGRADED]
+        graded = [
+            rollout.verdict is Verdict.CORRECT
+            for rollout in found
+            if rollout.verdict is not Verdict.UNGRADED
+        ]
         metrics[f"r3/source/{source}/problems"] = float(len({rollout.uid for rollout in found}))
         metrics[f"r3/source/{source}/ungraded"] = float(len(found) - len(graded))
         if graded:

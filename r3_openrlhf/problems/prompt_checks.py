@@ -32,7 +32,9 @@ _COMMANDS = {
     "t": "able|ag|an|anh|au|ext\\w*|frac|herefore|heta|hinspace|ilde|imes|iny|o|op|ri\\w+",
 }
 _TYPED = re.compile(
-    "|".join(rf"\\{letter}(?!['\"`]|(?:{names})(?![a-zA-Z]))" for letter, names in _COMMANDS.items())
+    "|".join(
+        rf"\\{letter}(?!['\"`]|(?:{names})(?![a-zA-Z]))" for letter, names in _COMMANDS.items()
+    )
     + r"|\\u[0-9a-fA-F]{4}"
 )
 # what near copies may differ in: spaces, LaTeX's own, its marks of formulas, quotes, and marks that separate no numbers
@@ -45,29 +47,62 @@ _PLACEHOLDER = re.compile(
     r"|\[(?:image|img|figure|video|audio)[\s_\d]*\]",
     re.IGNORECASE,
 )
-_MEDIA = re.compile(r"(?:image|img|picture|photo|figure|video|audio)(?:s|_?(?:url|path|file|name)s?)?", re.IGNORECASE)
+_MEDIA = re.compile(
+    r"(?:image|img|picture|photo|figure|video|audio)(?:s|_?(?:url|path|file|name)s?)?",
+    re.IGNORECASE,
+)
 # the first characters of images in base64: PNG, JPEG, GIF, WebP
 _BASE64 = re.compile(r"(?:data:(?:image|video|audio)/|iVBORw0K|/9j/|R0lGOD|UklGR)\S*")
-_SPLITS = {"train", "training", "test", "testing", "valid", "val", "validation", "dev", "eval", "held_out", "held-out"}
+_SPLITS = {
+    "train",
+    "training",
+    "test",
+    "testing",
+    "valid",
+    "val",
+    "validation",
+    "dev",
+    "eval",
+    "held_out",
+    "held-out",
+}
 _TRAINED = re.compile(r"(?:is|in|for)_?train(?:ing)?", re.IGNORECASE)
-_FLAG = re.compile(r"(?:is|in|for)?_?(test|valid|validation|val|dev|eval|held_?out)", re.IGNORECASE)
+_FLAG = re.compile(
+    r"(?:is|in|for)?_?(test|valid|validation|val|dev|eval|held_?out)", re.IGNORECASE
+)
 # the bytes of UTF-8 read as Windows-1252 (Ã© for é), or lost; é and ß before a quote or a hard space are no such
 _CONTINUED = f"[{''.join(bytes([byte]).decode('cp1252', 'ignore') for byte in range(0x80, 0xC0) if byte != 0xA0)}]"
-_TORN = re.compile(f"[Â-Þ]{_CONTINUED}|Ã\xa0|[à-ï]{_CONTINUED}{{2}}|ð{_CONTINUED}{{3}}|[\x80-\x9f\ufffd]|锟斤拷")
+_TORN = re.compile(
+    f"[Â-Þ]{_CONTINUED}|Ã\xa0|[à-ï]{_CONTINUED}{{2}}|ð{_CONTINUED}{{3}}|[\x80-\x9f\ufffd]|锟斤拷"
+)
 _FOREIGN = re.compile(r"[^\x00-\x7f]{4,}")
-_CODE_PAGES = "cp1250 cp1251 cp1253 cp1254 cp866 koi8_r mac_roman gbk big5 shift_jis euc_kr".split()
+_CODE_PAGES = (
+    "cp1250 cp1251 cp1253 cp1254 cp866 koi8_r mac_roman gbk big5 shift_jis euc_kr".split()
+)
 # the end of a template: a speaker's name or a tag, where the answer begins
 _CUE = re.compile(
     r"(?:\A|[\n.!?>。？！]\s*)(?P<cue>[^\w\s]*[^\W\d_]\w*(?: \w+)?[^\w\s]{0,2}[:：]\s*(?:<\w+>)?)\s*\Z|(?P<tag><[^<>/\s]+>\w*)\s*\Z"
 )
 _MARKUP = re.compile(
-    r"</(?:p|div|span|b|i|em|strong|li|td|tr|a|sup|sub)>|<br ?/?>|&(?:amp|lt|gt|quot|nbsp|#\d+|#x[0-9a-f]+);", re.I
+    r"</(?:p|div|span|b|i|em|strong|li|td|tr|a|sup|sub)>|<br ?/?>|&(?:amp|lt|gt|quot|nbsp|#\d+|#x[0-9a-f]+);",
+    re.I,
 )
 _BEFORE = 8  # characters in front of an answer that leaks
-_AFTER = re.compile(r"[\W_]*(?:\n|\Z)|[.!]\s")  # nothing but marks follows it on its line, or a sentence
+# nothing but marks follows it on its line, or a sentence
+_AFTER = re.compile(r"[\W_]*(?:\n|\Z)|[.!]\s")
 _SOME = 0.3  # of the problems
 # Columns of what follows the problem; any other one is worth a word
-_AFTERWARDS = ("solution", "explanation", "rationale", "reason", "response", "output", "answer", "generat", "complet")
+_AFTERWARDS = (
+    "solution",
+    "explanation",
+    "rationale",
+    "reason",
+    "response",
+    "output",
+    "answer",
+    "generat",
+    "complet",
+)
 SENTENCE = 4  # words; names of levels and topics have fewer
 _TAIL = 60  # characters in which a solution ends with its answer
 _READ_BY_TEMPLATES = ("tools", "documents")  # arguments of transformers' apply_chat_template
@@ -77,7 +112,9 @@ _OF_MESSAGES = {"role", "content", "from", "value"}
 def near(label: Label) -> str:
     """Return a problem without white space, case and LaTeX's spacing: equal for near copies."""
     text = "\n".join([*(turn["content"] for turn in label.turns or []), label.problem])
-    return _SPACING.sub("", _DASHES.sub("-", unicodedata.normalize("NFKC", html.unescape(text)))).casefold()
+    return _SPACING.sub(
+        "", _DASHES.sub("-", unicodedata.normalize("NFKC", html.unescape(text)))
+    ).casefold()
 
 
 def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> list[Finding]:
@@ -96,8 +133,14 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
         marked = [label for label in labels if id(label) in marks]
         mark = next(iter(marks.values()), "")
         what = f"are in a chat template already ({mark}), and would be put into another; use "
-        say(marked, what + "data.chat_template=false, or a column with the bare problem", certain=CERTAIN)
-    escaped = [label for label in labels if "\n" not in label.problem and _TYPED.search(label.problem)]
+        say(
+            marked,
+            what + "data.chat_template=false, or a column with the bare problem",
+            certain=CERTAIN,
+        )
+    escaped = [
+        label for label in labels if "\n" not in label.problem and _TYPED.search(label.problem)
+    ]
     say(
         escaped,
         "have line breaks as two characters, a backslash and an n, or letters as codes, like {}; the model will read them so",
@@ -109,26 +152,40 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
             say([label for label in labels if _cue(label.problem) == cue], what)
     marked_up = [label for label in labels if _MARKUP.search(label.problem)]
     say(marked_up, "have tags or entities of HTML, like {}; the model will read them so")
-    torn = [label for label in labels if _is_torn("\n".join([label.problem, *label.references]))]
-    say(torn, "have letters of another encoding, like {}; write the file as UTF-8 from its source")
+    torn = [
+        label for label in labels if _is_torn("\n".join([label.problem, *label.references]))
+    ]
+    say(
+        torn,
+        "have letters of another encoding, like {}; write the file as UTF-8 from its source",
+    )
     shown = [label for label in labels if _PLACEHOLDER.search(label.problem)]
-    say(shown, "name an image, a video or a sound that the model is not given, like {}; use rows without")
+    say(
+        shown,
+        "name an image, a video or a sound that the model is not given, like {}; use rows without",
+    )
     first: dict[str, Label] = {}
     copies = [label for label in labels if first.setdefault(near(label), label) is not label]
     say(
         copies,
         "differ from an earlier one in white space, case, punctuation or LaTeX spacing alone, like {}; leave them out",
     )
-    shots = {near(Label(uid="", problem=shot["problem"], references=[], task="")) for shot in data.few_shot}
+    shots = {
+        near(Label(uid="", problem=shot["problem"], references=[], task=""))
+        for shot in data.few_shot
+    }
     if shots and (shown := [label for label in labels if near(label) in shots]):
-        what = (
-            f"{len(shown)} of {total} problems are worked examples of data.few_shot, like {quoted(shown[0].problem)}"
-        )
+        what = f"{len(shown)} of {total} problems are worked examples of data.few_shot, like {quoted(shown[0].problem)}"
         findings.append(Finding(f"{where}: {what}; leave them out"))
     say(_leaks(labels), "say their answer, always after the same words, like {}; cut it off")
     if data.system_prompt is not None:
-        replaced = [label for label in labels if (label.turns or [{"role": ""}])[0]["role"] == "system"]
-        say(replaced, "have a system turn, which data.system_prompt replaces; set it to null to keep theirs")
+        replaced = [
+            label for label in labels if (label.turns or [{"role": ""}])[0]["role"] == "system"
+        ]
+        say(
+            replaced,
+            "have a system turn, which data.system_prompt replaces; set it to null to keep theirs",
+        )
     return findings
 
 
@@ -161,17 +218,29 @@ def _leaks(labels: Sequence[Label]) -> list[Label]:
         if begin and not begin[-1:].isalnum() and _AFTER.match(end):
             after.setdefault(begin[-_BEFORE:], []).append(label)
     words, most = max(after.items(), key=lambda entry: len(entry[1]), default=("", []))
-    return most if len(most) >= max(FEW, _SOME * len(labels)) and re.search(r"[^\W\d_]", words) else []
+    return (
+        most
+        if len(most) >= max(FEW, _SOME * len(labels)) and re.search(r"[^\W\d_]", words)
+        else []
+    )
 
 
 def check_rows(
-    rows: Sequence[tuple[dict[str, Any], Label]], used: Collection[str], *, data: DataConfig, problem: str
+    rows: Sequence[tuple[dict[str, Any], Label]],
+    used: Collection[str],
+    *,
+    data: DataConfig,
+    problem: str,
 ) -> list[Finding]:
     """Check the templates and the first rows of a table. `used`: columns that the run reads. problem: its key."""
     first, where = f"of the first {len(rows)} rows", f"data.path {data.path}"
     sentences, findings = [], []
     shots = " ".join(text for shot in data.few_shot for text in shot.values())
-    templates = {"prompt_template": data.prompt_template, "system_prompt": data.system_prompt or "", "few_shot": shots}
+    templates = {
+        "prompt_template": data.prompt_template,
+        "system_prompt": data.system_prompt or "",
+        "few_shot": shots,
+    }
     for key, text in templates.items():
         if typed := _TYPED.search(text):
             findings.append(
@@ -182,10 +251,14 @@ def check_rows(
             )
     dropped = [what for row, label in rows for what in _dropped(value_at(row, problem), label)]
     if len(dropped) > CERTAIN * len(rows):
-        sentences.append(f"{len(dropped)} {first} have {dropped[0]}, which the model is not given")
+        sentences.append(
+            f"{len(dropped)} {first} have {dropped[0]}, which the model is not given"
+        )
     cells: dict[str, list[tuple[Any, Label]]] = {}
     for row, label in rows:
-        for column, cell in _leaves({column: cell for column, cell in row.items() if column not in used}):
+        for column, cell in _leaves(
+            {column: cell for column, cell in row.items() if column not in used}
+        ):
             cells.setdefault(column, []).append((cell, label))
     texts = [column for column, found in cells.items() if _is_part(column, found, len(rows))]
     if texts and not columns_in(data.prompt_template):
@@ -195,10 +268,18 @@ def check_rows(
             f"problem, use data.prompt_template={template}"
         )
     if len(rows) >= FEW:
-        findings += [Finding(f"{where}: {sentence}", refuses=True) for sentence in _places(rows)]
+        findings += [
+            Finding(f"{where}: {sentence}", refuses=True) for sentence in _places(rows)
+        ]
     for column, found in cells.items():
         media = sum(_is_medium(cell, column) for cell, _ in found)
-        if media or column in _READ_BY_TEMPLATES and found or found and all(_is_tool(cell) for cell, _ in found):
+        if (
+            media
+            or column in _READ_BY_TEMPLATES
+            and found
+            or found
+            and all(_is_tool(cell) for cell, _ in found)
+        ):
             kind = "images, videos or sound" if media else f"{column} for a chat template"
             sentences.append(
                 f"the column {column} of {media or len(found)} {first} holds {kind}, which the model is not given; use rows without"
@@ -211,7 +292,9 @@ def check_rows(
     ]
     if marked:
         what = f"call themselves {marked[0]}, and data.split is {data.split}"
-        sentences.append(f"{len(marked)} {first} {what}; take them out, unless they are to be trained on")
+        sentences.append(
+            f"{len(marked)} {first} {what}; take them out, unless they are to be trained on"
+        )
     return findings + [Finding(f"{where}: {sentence}") for sentence in sentences]
 
 
@@ -220,16 +303,29 @@ def _places(rows: Sequence[tuple[dict[str, Any], Label]]) -> Iterator[str]:
     row, label = rows[0]
     options = {column: cell for column, cell in row.items() if isinstance(cell, list)}
     if names := option_columns(row):
-        options[" and ".join(names)] = [text_of(row[name], key=name, what="column") for name in names]
+        options[" and ".join(names)] = [
+            text_of(row[name], key=name, what="column") for name in names
+        ]
     for column, texts in options.items():
         places = set(map(str, range(len(texts) + 1)))
-        if len(texts) < 2 or not all(label.references and label.references[0] in places for _, label in rows):
+        if len(texts) < 2 or not all(
+            label.references and label.references[0] in places for _, label in rows
+        ):
             continue
         start = min(int(label.references[0]) for _, label in rows)
-        template = "".join(f" ({place}) {{{name}}}" for place, name in enumerate(names, start=start))
+        template = "".join(
+            f" ({place}) {{{name}}}" for place, name in enumerate(names, start=start)
+        )
         remedy = "make a column of problems that lists those, and one of letters"
-        remedy = remedy if column in row else f"use data.prompt_template={quoted('{problem}' + template)}"
-        if not all(re.search(rf"\w\s*[).:\]}}]\s*{re.escape(str(text))}", label.problem) for text in texts):
+        remedy = (
+            remedy
+            if column in row
+            else f"use data.prompt_template={quoted('{problem}' + template)}"
+        )
+        if not all(
+            re.search(rf"\w\s*[).:\]}}]\s*{re.escape(str(text))}", label.problem)
+            for text in texts
+        ):
             yield f"the answers are places of {column}, like {quoted(label.references[0])}, which the problem does not hold; {remedy}"
 
 
@@ -239,7 +335,11 @@ def _dropped(cell: Any, label: Label) -> Iterator[str]:
     for key in {key for one in messages for key, value in one.items() if value} - _OF_MESSAGES:
         yield f"{key} in their messages"
     last = str(messages[-1].get("content", messages[-1].get("value"))) if messages else ""
-    if last and last.strip() not in label.problem and not any(text in last for text in label.references):
+    if (
+        last
+        and last.strip() not in label.problem
+        and not any(text in last for text in label.references)
+    ):
         yield f"a turn after the problem, {quoted(last)}"
 
 
@@ -248,13 +348,22 @@ def _is_part(column: str, found: Sequence[tuple[Any, Label]], num_rows: int) -> 
     words = [
         (cell, label)
         for cell, label in found
-        if isinstance(cell, str) and not isinstance(cell, Numeral) and len(cell.split()) > 1 and cell[:1] not in "[{"
+        if isinstance(cell, str)
+        and not isinstance(cell, Numeral)
+        and len(cell.split()) > 1
+        and cell[:1] not in "[{"
     ]
     lengths = sum(len(cell.split()) for cell, _ in words)
     if len(words) < CERTAIN * num_rows or any(word in column.lower() for word in _AFTERWARDS):
         return False
-    ends = sum(any(text in cell[-_TAIL:] for text in label.references) for cell, label in words if len(cell) > _TAIL)
-    repeats = sum(cell.strip() in label.problem or label.problem in cell for cell, label in words)
+    ends = sum(
+        any(text in cell[-_TAIL:] for text in label.references)
+        for cell, label in words
+        if len(cell) > _TAIL
+    )
+    repeats = sum(
+        cell.strip() in label.problem or label.problem in cell for cell, label in words
+    )
     different = len({cell for cell, _ in words})
     return (
         1 < different
@@ -273,12 +382,21 @@ def _is_medium(cell: Any, column: str = "") -> bool:
         return bool(cell) and _is_medium(cell[0], column)
     if isinstance(cell, dict):
         return any(_is_medium(one, column) for one in cell.values())
-    if isinstance(cell, str) and len(cell.split()) == 1 and _MEDIA.fullmatch(column.rpartition(".")[2]):
+    if (
+        isinstance(cell, str)
+        and len(cell.split()) == 1
+        and _MEDIA.fullmatch(column.rpartition(".")[2])
+    ):
         return True
     if isinstance(cell, str):
-        kind = mimetypes.guess_type(cell.partition("?")[0])[0] if len(cell.split()) == 1 else None
-        return (kind or "").startswith(("image/", "video/", "audio/")) or _BASE64.fullmatch(cell) is not None
-    return isinstance(cell, bytes) or hasattr(cell, "tobytes")  # what `datasets` makes of an image
+        kind = (
+            mimetypes.guess_type(cell.partition("?")[0])[0] if len(cell.split()) == 1 else None
+        )
+        return (kind or "").startswith(("image/", "video/", "audio/")) or _BASE64.fullmatch(
+            cell
+        ) is not None
+    # what `datasets` makes of an image
+    return isinstance(cell, bytes) or hasattr(cell, "tobytes")
 
 
 def _splits(column: str, found: Sequence[tuple[Any, Label]]) -> list[str]:
@@ -286,8 +404,16 @@ def _splits(column: str, found: Sequence[tuple[Any, Label]]) -> list[str]:
     if _TRAINED.fullmatch(column.rpartition(".")[2]):
         return ["test" for cell, _ in found if str(cell).lower() in ("false", "0")]
     if flag := _FLAG.fullmatch(column.rpartition(".")[2]):
-        return [flag[1] for cell, _ in found if cell is True or cell == 1 or str(cell).lower() in ("true", "1")]
-    names = [cell for cell, _ in found if isinstance(cell, str) and cell.lower().rstrip("_-0123456789") in _SPLITS]
+        return [
+            flag[1]
+            for cell, _ in found
+            if cell is True or cell == 1 or str(cell).lower() in ("true", "1")
+        ]
+    names = [
+        cell
+        for cell, _ in found
+        if isinstance(cell, str) and cell.lower().rstrip("_-0123456789") in _SPLITS
+    ]
     return names if len(names) == len(found) else []
 
 
@@ -300,11 +426,16 @@ def _leaves(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
         if isinstance(cell, dict) and not _is_medium(cell):
             yield from _leaves(cell, f"{prefix}{column}.")
         elif isinstance(cell, list) and cell:
-            yield f"{prefix}{column}", cell if _is_medium(cell) or _is_tool(cell) else ", ".join(_texts(cell))
+            yield (
+                f"{prefix}{column}",
+                cell if _is_medium(cell) or _is_tool(cell) else ", ".join(_texts(cell)),
+            )
         elif cell or isinstance(cell, int):
             yield f"{prefix}{column}", cell
 
 
 def _texts(cell: Any) -> Iterator[str]:
-    for one in cell.values() if isinstance(cell, dict) else cell if isinstance(cell, list) else ():
+    for one in (
+        cell.values() if isinstance(cell, dict) else cell if isinstance(cell, list) else ()
+    ):
         yield from _texts(one) if isinstance(one, list | dict) else [str(one)]

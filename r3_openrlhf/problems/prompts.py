@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 def problem_message(data: DataConfig, problem: str) -> str:
     """Write the user's turn: data.prompt_template with {problem} replaced. With other columns in
     it the problem was filled in with its row (problems/sources.py)."""
-    return problem if columns_in(data.prompt_template) else filled(data.prompt_template, {"problem": problem})
+    return (
+        problem
+        if columns_in(data.prompt_template)
+        else filled(data.prompt_template, {"problem": problem})
+    )
 
 
 def columns_in(template: str) -> list[str]:
@@ -37,25 +41,42 @@ def filled(template: str, texts: Mapping[str, str]) -> str:
     """Replace each {name} of the template. {{name}} is {name}; braces of LaTeX stay."""
 
     def text_of(found: re.Match[str]) -> str:
-        return texts[found[1]] if found[1] else found[0][1:-1] if found[0][:2] == "{{" else found[0]
+        return (
+            texts[found[1]]
+            if found[1]
+            else found[0][1:-1]
+            if found[0][:2] == "{{"
+            else found[0]
+        )
 
     return _NAMES.sub(text_of, template)
 
 
 # {{doubled}} and \\text{braces} of a command are no names of columns
-_NAMES = re.compile(r"\{\{\w+\}\}|\\[A-Za-z]+\s*(?:\{[^{}]*\})+|[\^_]\{\w+\}|\{([^\W\d][\w.]*)\}")
+_NAMES = re.compile(
+    r"\{\{\w+\}\}|\\[A-Za-z]+\s*(?:\{[^{}]*\})+|[\^_]\{\w+\}|\{([^\W\d][\w.]*)\}"
+)
 
 
-def prompt_of(tokenizer: PreTrainedTokenizerBase, data: DataConfig, label: Label, text: str | None = None) -> str:
+def prompt_of(
+    tokenizer: PreTrainedTokenizerBase, data: DataConfig, label: Label, text: str | None = None
+) -> str:
     """Render the final prompt of a problem, or of another `text`, in the words of the problem's source."""
     data = data.parts[label.source]
     return render(
-        tokenizer, data, problem_message(data, label.problem) if text is None else text, turns=label.turns or []
+        tokenizer,
+        data,
+        problem_message(data, label.problem) if text is None else text,
+        turns=label.turns or [],
     )
 
 
 def render(
-    tokenizer: PreTrainedTokenizerBase, data: DataConfig, user_text: str, *, turns: Sequence[dict[str, str]] = ()
+    tokenizer: PreTrainedTokenizerBase,
+    data: DataConfig,
+    user_text: str,
+    *,
+    turns: Sequence[dict[str, str]] = (),
 ) -> str:
     """Render the final prompt: system prompt, worked examples (data.few_shot), the problem's `turns`,
     `user_text`, ready for a response. data.system_prompt replaces a system message among the turns.
@@ -66,7 +87,10 @@ def render(
     if turns and turns[0]["role"] == "system":
         system, turns = system or turns[0]["content"], turns[1:]
     if not data.chat_template:
-        examples = [f"{problem_message(data, shot['problem'])}\n{shot['response']}" for shot in data.few_shot]
+        examples = [
+            f"{problem_message(data, shot['problem'])}\n{shot['response']}"
+            for shot in data.few_shot
+        ]
         examples += [turn["content"] for turn in turns]
         last = f"{user_text}\n" if data.few_shot else user_text
         text = "\n\n".join([*([system] if system else []), *examples, last])
@@ -89,8 +113,12 @@ def render(
     try:
         with contextlib.suppress(TemplateError):
             prompt = tokenizer.apply_chat_template(messages, **values)
-        if not _holds(prompt, user_text):  # some read contents of parts alone (LLaVA-NeXT, Idefics3)
-            parts = [{**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in messages]
+        # some read contents of parts alone (LLaVA-NeXT, Idefics3)
+        if not _holds(prompt, user_text):
+            parts = [
+                {**turn, "content": [{"type": "text", "text": turn["content"]}]}
+                for turn in messages
+            ]
             prompt = tokenizer.apply_chat_template(parts, **values)
     except TemplateError as error:
         roles = ", ".join(message["role"] for message in messages)
@@ -114,19 +142,26 @@ def unknown_values(tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> list
     """Return the variables of data.chat_template_kwargs that the chat template does not name."""
     template = str(data.chat_template_kwargs.get("chat_template") or tokenizer.chat_template)
     known = inspect.signature(tokenizer.apply_chat_template).parameters
-    return [name for name in data.chat_template_kwargs if name not in template and name not in known]
+    return [
+        name for name in data.chat_template_kwargs if name not in template and name not in known
+    ]
 
 
 def has_template(tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> bool:
     """Tell whether there is a chat template, of the tokenizer or in data.chat_template_kwargs."""
-    return (data.chat_template_kwargs.get("chat_template") or tokenizer.chat_template) is not None
+    return (
+        data.chat_template_kwargs.get("chat_template") or tokenizer.chat_template
+    ) is not None
 
 
 def template_values(data: DataConfig) -> dict[str, Any]:
     """Return the chat template's other arguments. With data.template_date its clock stands still."""
     if data.template_date is None:
         return data.chat_template_kwargs
-    return {"strftime_now": date.fromisoformat(data.template_date).strftime, **data.chat_template_kwargs}
+    return {
+        "strftime_now": date.fromisoformat(data.template_date).strftime,
+        **data.chat_template_kwargs,
+    }
 
 
 def begin_of_text(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -147,9 +182,14 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> int | N
         text = tokenizer.apply_chat_template(messages, tokenize=False, **template_values(data))
     except TemplateError:
         return None
-    behind = tokenizer(text=text.rpartition(answer)[2].lstrip(), add_special_tokens=False)["input_ids"]
+    behind = tokenizer(text=text.rpartition(answer)[2].lstrip(), add_special_tokens=False)[
+        "input_ids"
+    ]
     # a turn that ends with the begin of the next text does not end there
-    own = behind[:1] != [tokenizer.bos_token_id] or tokenizer.bos_token_id == tokenizer.eos_token_id
+    own = (
+        behind[:1] != [tokenizer.bos_token_id]
+        or tokenizer.bos_token_id == tokenizer.eos_token_id
+    )
     return behind[0] if behind and own and behind[0] in tokenizer.added_tokens_decoder else None
 
 

@@ -33,7 +33,9 @@ _LETTER = re.compile(r"\(?[A-Ja-j]\)?\.?")
 # "(B) 12", "B. 12", "B: 12", "\\textbf{(B)}"
 _OPTION = re.compile(r"(?:^|[\s({*])[Bb]\s*[).:}]")
 # "A) 3 B) 4 C) 5", "a ) 38 , b ) 27.6 , c ) 30"
-_OPTIONS = re.compile(r"(?:^|[\s(])A\s*[).:].*[\s(,;]B\s*[).:].*[\s(,;]C\s*[).:]", re.IGNORECASE | re.DOTALL)
+_OPTIONS = re.compile(
+    r"(?:^|[\s(])A\s*[).:].*[\s(,;]B\s*[).:].*[\s(,;]C\s*[).:]", re.IGNORECASE | re.DOTALL
+)
 # in front of each option
 _LISTED = re.compile(r"(?:^|[\s(,;])\(?[A-Ja-j]\s*[).:}]\s*")
 OPTION_COLUMNS = frozenset(("choices", "options"))
@@ -43,9 +45,18 @@ _NAME = re.compile(r"https?://\S+|[0-9a-f-]{16,}|[A-Za-z][\w/.-]*[_/-]\d+")
 # Of 16 tries
 _RATE = re.compile(r"0?\.\d+|[01](?:\.0*)?|(?:\d{1,2}(?:\.\d+)?|100(?:\.0*)?)\s*%")
 # 3/8 and 8/8: so many of the same number of tries
-_SHARE = re.compile(r"(?:[a-z_ ]+[:=]?\s*)?(\d+)\s*(?:/|of|out of)\s*(\d+)(?:\s*[a-z]+)?", re.IGNORECASE)
+_SHARE = re.compile(
+    r"(?:[a-z_ ]+[:=]?\s*)?(\d+)\s*(?:/|of|out of)\s*(\d+)(?:\s*[a-z]+)?", re.IGNORECASE
+)
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-_JUDGEMENTS = {"yes", "no", "maybe", "uncertain", "unknown"}  # few for many problems, and answers
+# few for many problems, and answers
+_JUDGEMENTS = {
+    "yes",
+    "no",
+    "maybe",
+    "uncertain",
+    "unknown",
+}
 
 
 @dataclass
@@ -72,7 +83,10 @@ class _Column:
             count = f"{len(labels)} of {len(self.known)} answers ({self.answer_key})"
             example = quoted(labels[0].references[0])
             self.findings.append(
-                Finding(f"{self.where}: {count} {what}, like {example}; {remedy}", refuses=share >= certain)
+                Finding(
+                    f"{self.where}: {count} {what}, like {example}; {remedy}",
+                    refuses=share >= certain,
+                )
             )
 
     def add(self, what: str, *, refuses: bool = False) -> None:
@@ -99,11 +113,18 @@ def check_references(
     first = Counter(label.references[0] for label in known)
     if len(first) == 1 and len(known) >= FEW:
         refuses = not of_user and len(known) >= MANY
-        column.add(f"all {len(known)} answers ({answer_key}) are {quoted(next(iter(first)))}; {USE}", refuses=refuses)
+        column.add(
+            f"all {len(known)} answers ({answer_key}) are {quoted(next(iter(first)))}; {USE}",
+            refuses=refuses,
+        )
     if not of_user:
         if is_math:
             _check_texts(column)
-        problem = [label for label in known if any(_is_copy(text, label.problem) for text in label.references)]
+        problem = [
+            label
+            for label in known
+            if any(_is_copy(text, label.problem) for text in label.references)
+        ]
         column.say(problem, "are the problem itself", suspicious=0.0)
         if len(known) >= MANY and len(first) > 2:
             _check_places(column, first, columns, is_math=is_math)
@@ -117,15 +138,26 @@ def _check_texts(column: _Column) -> None:
     known = column.known
     long = [label for label in known if min(map(len, label.references)) > LONGEST_ANSWER]
     seen = {label.uid for label in long}
-    lines = [one for one in known if one.uid not in seen and all("\n" in text.strip() for text in one.references)]
+    lines = [
+        one
+        for one in known
+        if one.uid not in seen and all("\n" in text.strip() for text in one.references)
+    ]
     seen |= {label.uid for label in lines}
     short = [label for label in known if label.uid not in seen]
     words = {label.uid: min(map(num_words, label.references)) for label in short}
     prose = [label for label in short if words[label.uid] >= MOST_WORDS]
     some = [label for label in short if SOME_WORDS <= words[label.uid] < MOST_WORDS]
     options = [label for label in short if any(map(_OPTIONS.search, label.references))]
-    names = [label for label in known if _NAME.fullmatch(label.references[0])] if len(known) >= FEW else []
-    column.say(long, f"are longer than {LONGEST_ANSWER} characters, as solutions are and answers are not")
+    names = (
+        [label for label in known if _NAME.fullmatch(label.references[0])]
+        if len(known) >= FEW
+        else []
+    )
+    column.say(
+        long,
+        f"are longer than {LONGEST_ANSWER} characters, as solutions are and answers are not",
+    )
     column.say(lines, "have several lines, as solutions and lists of options have")
     column.say(prose, f"have {MOST_WORDS} words or more, as sentences have", certain=0.5)
     some_words = f"have {SOME_WORDS} words or more, and are compared word by word"
@@ -135,31 +167,61 @@ def _check_texts(column: _Column) -> None:
         column.say(names, "are names of files or rows", certain=0.5, suspicious=0.5)
 
 
-def _check_places(column: _Column, first: Counter[str], columns: Sequence[str], *, is_math: bool) -> None:
+def _check_places(
+    column: _Column, first: Counter[str], columns: Sequence[str], *, is_math: bool
+) -> None:
     """Letters and numbers that stand for something else: an option, a row, a rate."""
     known, numbers = column.known, [label.references[0] for label in column.known]
     if all(map(_LETTER.fullmatch, first)):
         without = [label for label in known if _OPTION.search(label.problem) is None]
         what = "are letters of options, which the problem does not hold"
         there, names = OPTION_COLUMNS & set(columns), option_columns(columns)
-        listing = f" {{{min(there)}}}" if there else "".join(f" ({name[-1].upper()}) {{{name}}}" for name in names)
-        remedy = f"use data.prompt_template='{{problem}}{listing}'" if listing else "make a column that lists them"
+        listing = (
+            f" {{{min(there)}}}"
+            if there
+            else "".join(f" ({name[-1].upper()}) {{{name}}}" for name in names)
+        )
+        remedy = (
+            f"use data.prompt_template='{{problem}}{listing}'"
+            if listing
+            else "make a column that lists them"
+        )
         column.say(without, what, certain=0.5, remedy=remedy)
     if not is_math:
         return
-    places = [label for label in known if _DIGIT.fullmatch(label.references[0]) and _is_place(label)]
+    places = [
+        label for label in known if _DIGIT.fullmatch(label.references[0]) and _is_place(label)
+    ]
     what = "are places of options, which the problem lists by letters"
-    column.say(places, what, certain=0.5, suspicious=0.5, remedy="make a column of letters, or of the options' texts")
+    column.say(
+        places,
+        what,
+        certain=0.5,
+        suspicious=0.5,
+        remedy="make a column of letters, or of the options' texts",
+    )
     remedy = "is it the column with the answer?"
     if any(numbers == list(map(str, range(start, start + len(known)))) for start in (0, 1)):
         column.say(known, "are the numbers of the rows", certain=NEVER, remedy=remedy)
     elif all(map(_RATE.fullmatch, numbers)):
-        column.say(known, "are from 0 to 1 or 0 to 100%, as pass rates are", certain=NEVER, remedy=remedy)
-    shares = [tuple(map(int, share.groups())) for share in map(_SHARE.fullmatch, numbers) if share]
+        column.say(
+            known,
+            "are from 0 to 1 or 0 to 100%, as pass rates are",
+            certain=NEVER,
+            remedy=remedy,
+        )
+    shares = [
+        tuple(map(int, share.groups())) for share in map(_SHARE.fullmatch, numbers) if share
+    ]
     # an answer is reduced and seldom 1: 2/8 and 8/8 count tries
     counted = [one for one in shares if one[0] <= one[1] == shares[0][1] and math.gcd(*one) > 1]
-    if len(shares) == len(known) == sum(one[1] == shares[0][1] >= one[0] for one in shares) and counted:
-        column.say(known, f"count successes in {shares[0][1]} tries, as pass rates do", remedy=remedy)
+    if (
+        len(shares) == len(known) == sum(one[1] == shares[0][1] >= one[0] for one in shares)
+        and counted
+    ):
+        column.say(
+            known, f"count successes in {shares[0][1]} tries, as pass rates do", remedy=remedy
+        )
 
 
 def option_columns(columns: Collection[str]) -> list[str]:
@@ -174,7 +236,11 @@ def option_columns(columns: Collection[str]) -> list[str]:
 def _is_place(label: Label) -> bool:
     options = _LISTED.split(label.problem)[1:]
     reference = label.references[0]
-    return len(options) > 2 and int(reference) <= len(options) and reference not in map(str.strip, options)
+    return (
+        len(options) > 2
+        and int(reference) <= len(options)
+        and reference not in map(str.strip, options)
+    )
 
 
 def _check_options(column: _Column, *, is_math: bool) -> None:
@@ -186,9 +252,15 @@ def _check_options(column: _Column, *, is_math: bool) -> None:
         example = quoted(", ".join(parts[0].references)) if parts else ""
         remedy = f"if all are meant, write one text, as in {example}"
         column.say(
-            parts, "are several, and each is accepted alone", certain=NEVER, suspicious=suspicious, remedy=remedy
+            parts,
+            "are several, and each is accepted alone",
+            certain=NEVER,
+            suspicious=suspicious,
+            remedy=remedy,
         )
-    several = [label for label in known if len(label.references) > 2 and len(_values(label)) != 1]
+    several = [
+        label for label in known if len(label.references) > 2 and len(_values(label)) != 1
+    ]
     counts = Counter(len(label.references) for label in several)
     same = counts.most_common(1)[0][1] if counts else 0
     # exact: the aliases of a name are many, and never equally many
@@ -211,8 +283,14 @@ def _check_frequencies(column: _Column, first: Counter[str], *, is_math: bool) -
     few = is_math and 1 < num_texts <= MANY_TEXTS and len(known) >= PER_ANSWER * num_texts
     if num_texts > 1 and {text.strip().casefold() for text in first} <= _JUDGEMENTS:
         return
-    if 1 < num_texts <= MANY_TEXTS and len(known) >= FEW * num_texts and all(map(_WORDS.fullmatch, first)):
-        in_problem = sum(label.references[0].casefold() in label.problem.casefold() for label in known)
+    if (
+        1 < num_texts <= MANY_TEXTS
+        and len(known) >= FEW * num_texts
+        and all(map(_WORDS.fullmatch, first))
+    ):
+        in_problem = sum(
+            label.references[0].casefold() in label.problem.casefold() for label in known
+        )
         some = ", ".join(quoted(text, most=30) for text, _ in first.most_common(3))
         column.add(
             f"{len(known)} answers {count} are only {num_texts} words ({some} ...), as a level or a source is; {USE}"

@@ -42,7 +42,10 @@ _JSON_KEY = "ground_truth"
 
 
 # <b>100</b>: what a browser shows is the answer; a power and an index stay one
-_TAGS = re.compile(r"<(?P<tag>[A-Za-z]\w*)(?:\s[^<>]*)?>(?P<text>[^<>]*)</(?P=tag)>|<(?:br|hr)\s*/?>", re.IGNORECASE)
+_TAGS = re.compile(
+    r"<(?P<tag>[A-Za-z]\w*)(?:\s[^<>]*)?>(?P<text>[^<>]*)</(?P=tag)>|<(?:br|hr)\s*/?>",
+    re.IGNORECASE,
+)
 _OF_TAG = {"sup": "^{%s}", "sub": "_{%s}"}
 _ENTITY = re.compile(r"&(?:#\d+|#x[0-9a-f]+|[a-z]\w{1,7});", re.IGNORECASE)
 # np.int64(100), jnp.array(3), array([3], dtype=int64), Decimal('3.5'), mpf('3.5'): a number as Python prints it
@@ -81,11 +84,18 @@ def references_of(cell: Any, *, key: str) -> tuple[list[str], str]:
         name = _JSON_KEY if _JSON_KEY in cell else next(iter(cell)) if len(cell) == 1 else None
         if name is None:
             keys = ", ".join(map(str, list(cell)[:10]))
-            raise DataError(f"the answer ({key}) has the keys {keys}; name the one with the answer, as in {key}.KEY")
+            raise DataError(
+                f"the answer ({key}) has the keys {keys}; name the one with the answer, as in {key}.KEY"
+            )
         return references_of(cell[name], key=f"{key}.{name}")[0], OF_JSON
     if isinstance(cell, list):
-        if not all(item is None or isinstance(item, str | int | float | Decimal | date) for item in cell):
-            raise DataError(f"the answer ({key}) is neither a text nor a number, nor a list of them")
+        if not all(
+            item is None or isinstance(item, str | int | float | Decimal | date)
+            for item in cell
+        ):
+            raise DataError(
+                f"the answer ({key}) is neither a text nor a number, nor a list of them"
+            )
         found = [references_of(item, key=key) for item in cell if not _is_empty(item)]
         forms = [form for texts, form in found if texts]
         return [text for texts, _ in found for text in texts], forms[0] if forms else AS_IT_IS
@@ -96,9 +106,15 @@ def references_of(cell: Any, *, key: str) -> tuple[list[str], str]:
         return [marked[1]], AFTER_MARKS
     if boxes := _boxes(text):
         start, _, content = boxes[-1]
-        if len(boxes) > 1 and boxes[-2][2] != content and "\n" not in (between := text[boxes[-2][1] : start]):
+        if (
+            len(boxes) > 1
+            and boxes[-2][2] != content
+            and "\n" not in (between := text[boxes[-2][1] : start])
+        ):
             if len(between) < _BESIDE:
-                raise DataError(f"the answer ({key}) has two boxes side by side, and which of them counts is not said")
+                raise DataError(
+                    f"the answer ({key}) has two boxes side by side, and which of them counts is not said"
+                )
         return [content], LAST_BOX
     if stated := _STATED.search(text):
         return [stated[1]], AFTER_WORDS
@@ -109,7 +125,12 @@ def as_meant(text: str) -> str:
     """Remove from a reference what a program put around it: tags and entities of HTML, types
     that Python prints, a note in brackets after a number, digits beyond those of a float32."""
     for _ in range(8):  # tags in tags
-        text = _TAGS.sub(lambda found: _OF_TAG.get((found["tag"] or "").lower(), "%s") % (found["text"] or " "), text)
+        text = _TAGS.sub(
+            lambda found: (
+                _OF_TAG.get((found["tag"] or "").lower(), "%s") % (found["text"] or " ")
+            ),
+            text,
+        )
     text = _ENTITY.sub(lambda found: html.unescape(found[0]), text)
     text = _TYPED.sub(lambda found: found["text"].strip("'\""), _FRACTION.sub(r"\1/\2", text))
     text = _LONG_DECIMAL.sub(lambda found: _without_float32(found[0]), text)
@@ -131,7 +152,10 @@ def cells_of(cell: Any, *, key: str) -> list[str]:
     """Return the accepted answers of a cell as written, for a user's grader. DataError as above."""
     items = cell if isinstance(cell, list) else [cell]
     texts = [
-        json.dumps(item, ensure_ascii=False) if isinstance(item, dict) else text_of(item, key=key) for item in items
+        json.dumps(item, ensure_ascii=False)
+        if isinstance(item, dict)
+        else text_of(item, key=key)
+        for item in items
     ]
     return [text for text in texts if text.strip()]
 
@@ -151,7 +175,9 @@ def text_of(cell: Any, *, key: str, what: str = "answer") -> str:
     if isinstance(cell, list) and what == "column":
         return ", ".join(text_of(one, key=key, what=what) for one in cell)
     if not isinstance(cell, str | int | float | Decimal | date):
-        raise DataError(f"the {what} ({key}) is neither a text nor a number, nor a list of them")
+        raise DataError(
+            f"the {what} ({key}) is neither a text nor a number, nor a list of them"
+        )
     return format(cell, "f") if isinstance(cell, Decimal) else str(cell)
 
 
@@ -174,7 +200,9 @@ def _opened(text: str) -> tuple[Any, str] | None:
             value, form = ast.literal_eval(stripped), OF_PYTHON
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             return None
-    is_answers = isinstance(value, list) and value and all(isinstance(item, str) for item in value)
+    is_answers = (
+        isinstance(value, list) and value and all(isinstance(item, str) for item in value)
+    )
     is_answers = is_answers and not any(isinstance(item, Numeral) for item in value)
     return (value, form) if is_answers or (isinstance(value, dict) and value) else None
 

@@ -16,7 +16,14 @@ from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.config.no_answer import says_no_answer
 from r3_openrlhf.method.errors import DataError, quoted
 from r3_openrlhf.method.open_table import nearest
-from r3_openrlhf.problems.code_rows import Shape, columns_of, known_shape, problem_column, shape_of, tests_and_problem
+from r3_openrlhf.problems.code_rows import (
+    Shape,
+    columns_of,
+    known_shape,
+    problem_column,
+    shape_of,
+    tests_and_problem,
+)
 from r3_openrlhf.problems.columns import (
     ANSWER_COLUMNS,
     PROBLEM_COLUMNS,
@@ -116,11 +123,16 @@ def load_problems(data: DataConfig, *, seed: int = 0, with_rows: bool = False) -
         seed: draws which problems of a source the mixture leaves out.
         with_rows: keep every column of a row, for a reward function."""
     if not data.sources:
-        return _checked.pop(_stamp(data, with_rows=with_rows), None) or load_source(data, with_rows=with_rows)
+        return _checked.pop(_stamp(data, with_rows=with_rows), None) or load_source(
+            data, with_rows=with_rows
+        )
     weights = {entry["name"]: entry["weight"] for entry in data.sources}
     found: dict[str, Label] = {}
     contradictory: set[str] = set()
-    parts = {name: load_source(part, name=name, with_rows=with_rows) for name, part in data.parts.items()}
+    parts = {
+        name: load_source(part, name=name, with_rows=with_rows)
+        for name, part in data.parts.items()
+    }
     for problems in parts.values():
         for label in problems.labels:
             known = found.setdefault(label.uid, label)
@@ -130,21 +142,30 @@ def load_problems(data: DataConfig, *, seed: int = 0, with_rows: bool = False) -
     for name, problems in parts.items():
         (counts,), limit = problems.sources, data.parts[name].max_samples
         kept[name] = [
-            label for label in problems.labels if found[label.uid] is label and label.uid not in contradictory
+            label
+            for label in problems.labels
+            if found[label.uid] is label and label.uid not in contradictory
         ]
         both = sum(label.uid in contradictory for label in problems.labels)
         counts.leave_out("another source has another answer to the same problem", both)
         counts.num_duplicates += len(problems.labels) - len(kept[name]) - both
-        counts.leave_out("after the first max_samples", len(kept[name]) - len(kept[name][:limit]))
+        counts.leave_out(
+            "after the first max_samples", len(kept[name]) - len(kept[name][:limit])
+        )
         kept[name] = kept[name][:limit]
     if any(weights.values()):
-        size = min(len(labels) / weights[str(name)] for name, labels in kept.items())  # problems for a weight of 1
+        # problems for a weight of 1
+        size = min(len(labels) / weights[str(name)] for name, labels in kept.items())
         for name, labels in kept.items():
             number = max(1, round(size * weights[str(name)]))
             drawn = sorted(
-                random.Random(f"{seed}/mixture/{name}").sample(range(len(labels)), min(number, len(labels)))
+                random.Random(f"{seed}/mixture/{name}").sample(
+                    range(len(labels)), min(number, len(labels))
+                )
             )
-            parts[name].sources[0].leave_out("beyond the share that its weight gives it", len(labels) - len(drawn))
+            parts[name].sources[0].leave_out(
+                "beyond the share that its weight gives it", len(labels) - len(drawn)
+            )
             kept[name] = [labels[place] for place in drawn]
     for name, problems in parts.items():
         problems.sources[0].num_used = len(kept[name])
@@ -155,13 +176,18 @@ def load_problems(data: DataConfig, *, seed: int = 0, with_rows: bool = False) -
     )
 
 
-def load_source(data: DataConfig, *, name: str | None = None, with_rows: bool = False) -> Problems:
+def load_source(
+    data: DataConfig, *, name: str | None = None, with_rows: bool = False
+) -> Problems:
     """Every usable problem of one path once.
 
     A problem with different answers is left out as a whole. Raises DataError: no such file, column
     or task, a uid (data.uid_key) with two contents, more than MAX_UNUSABLE_SHARE of unusable rows or
     MAX_WITHOUT_ANSWER without an answer, or references that cannot be meant."""
-    counts = SourceCounts(path=data.path, name=name, problem_key="question", answer_key="answer")  # of reasoning-gym
+    # of reasoning-gym
+    counts = SourceCounts(
+        path=data.path, name=name, problem_key="question", answer_key="answer"
+    )
     labels: dict[str, Label] = {}
     num_rows_of: Counter[str] = Counter()
     contradictory: set[str] = set()
@@ -169,12 +195,18 @@ def load_source(data: DataConfig, *, name: str | None = None, with_rows: bool = 
     first: dict[type[DataError], str] = {}
     num_without = 0
     generated = data.path.startswith(REASONING_GYM)
-    rows = _reasoning_gym_rows(data) if generated else _table_rows(data, counts, with_rows=with_rows)
+    rows = (
+        _reasoning_gym_rows(data)
+        if generated
+        else _table_rows(data, counts, with_rows=with_rows)
+    )
     for place, found in rows:
         counts.num_rows += 1
         if isinstance(found, Label) and name is not None:
             # ids of two files may be the same
-            found = replace(found, source=name, uid=f"{name}:{found.uid}" if data.uid_key else found.uid)
+            found = replace(
+                found, source=name, uid=f"{name}:{found.uid}" if data.uid_key else found.uid
+            )
         if isinstance(found, DataError):
             first.setdefault(type(found), f"{place}: {found}")
             num_without += isinstance(found, NoAnswer)
@@ -185,38 +217,56 @@ def load_source(data: DataConfig, *, name: str | None = None, with_rows: bool = 
         if (known.problem, known.references) == (found.problem, found.references):
             continue
         if data.uid_key:
-            raise DataError(f"{place}: the uid {found.uid} was seen before with another content; uids must be unique")
+            raise DataError(
+                f"{place}: the uid {found.uid} was seen before with another content; uids must be unique"
+            )
         contradictory.add(found.uid)
         first.setdefault(DataError, f"{place}: the same problem has another answer further up")
     if counts.num_rows == 0:
         raise DataError(f"data.path {data.path} has no rows")
     if contradictory:
-        reasons["the same problem has several answers"] = sum(num_rows_of[uid] for uid in contradictory)
+        reasons["the same problem has several answers"] = sum(
+            num_rows_of[uid] for uid in contradictory
+        )
     counts.num_unusable = reasons.total()
     for number, kind, limit in (
         (counts.num_unusable - num_without, DataError, MAX_UNUSABLE_SHARE),
         (num_without, NoAnswer, MAX_WITHOUT_ANSWER),
     ):
         if number > limit * counts.num_rows:
-            many = "no row" if number == counts.num_rows else f"{number} of {counts.num_rows} rows"
+            many = (
+                "no row" if number == counts.num_rows else f"{number} of {counts.num_rows} rows"
+            )
             can = "can" if number == counts.num_rows else "cannot"
-            hints = [one.sentence.removeprefix(f"data.path {data.path}: ") for one in counts.findings if contradictory]
+            hints = [
+                one.sentence.removeprefix(f"data.path {data.path}: ")
+                for one in counts.findings
+                if contradictory
+            ]
             repair = "; ".join(["so repair them or name other columns", *hints[:1]])
             raise DataError(f"{first[kind]}; {many} {can} be used, {repair}")
     kept = [label for uid, label in labels.items() if uid not in contradictory]
     counts.num_used, counts.left_out = len(kept), dict(reasons.most_common(MOST_REASONS))
     counts.num_duplicates = counts.num_rows - counts.num_unusable - len(kept)
-    return Problems(labels=kept, sources=[counts], findings=_findings(data, counts, kept, with_rows=with_rows))
+    return Problems(
+        labels=kept,
+        sources=[counts],
+        findings=_findings(data, counts, kept, with_rows=with_rows),
+    )
 
 
-def _findings(data: DataConfig, counts: SourceCounts, labels: list[Label], *, with_rows: bool) -> list[Finding]:
+def _findings(
+    data: DataConfig, counts: SourceCounts, labels: list[Label], *, with_rows: bool
+) -> list[Finding]:
     findings = list(counts.findings)
     if counts.num_unusable >= SUSPICIOUS * counts.num_rows:
         why = "; ".join(f"{number}: {reason}" for reason, number in counts.left_out.items())
         many = f"{counts.num_unusable} of {counts.num_rows} rows are left out"
         findings.append(Finding(f"data.path {data.path}: {many} ({why})"))
     if not TASKS[grader_of(data)].runs_programs and not data.path.startswith(REASONING_GYM):
-        found = check_references(labels, path=data.path, answer_key=counts.answer_key, columns=counts.columns)
+        found = check_references(
+            labels, path=data.path, answer_key=counts.answer_key, columns=counts.columns
+        )
         # a reward function may compare with anything
         findings += [replace(one, refuses=False) for one in found] if with_rows else found
     if not data.path.startswith(REASONING_GYM):
@@ -247,7 +297,13 @@ _checked: dict[str, Problems] = {}
 
 def _stamp(data: DataConfig, *, with_rows: bool) -> str:
     state = Path(data.path).stat() if Path(data.path).is_file() else None
-    return repr((replace(data, template_date=None), with_rows, state and (state.st_mtime_ns, state.st_size)))
+    return repr(
+        (
+            replace(data, template_date=None),
+            with_rows,
+            state and (state.st_mtime_ns, state.st_size),
+        )
+    )
 
 
 def grader_of(data: DataConfig) -> str:
@@ -272,19 +328,36 @@ class Columns:
     task: str | None = None  # of the rows' own tasks
 
 
-def _table_rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> list[tuple[str, Label | DataError]]:
+def _table_rows(
+    data: DataConfig, counts: SourceCounts, *, with_rows: bool
+) -> list[tuple[str, Label | DataError]]:
     task, table = grader_of(data), load_table(data)
     if not table.columns:
         return [(place, row) for place, row in table.rows(None) if isinstance(row, DataError)]
     columns = _columns_of(data, table.columns, with_rows=with_rows)
     shape = columns.shape
-    counts.problem_key, counts.columns, counts.commit = columns.problem, table.columns, table.commit
+    counts.problem_key, counts.columns, counts.commit = (
+        columns.problem,
+        table.columns,
+        table.commit,
+    )
     counts.files = table.files
     counts.answer_key = shape.tests if shape else columns.answer or "none"
     by = None if data.order in ORDERS else data.order
-    keys = [columns.problem, columns.answer, columns.uid, columns.task, by, *columns_in(data.prompt_template)]
+    keys = [
+        columns.problem,
+        columns.answer,
+        columns.uid,
+        columns.task,
+        by,
+        *columns_in(data.prompt_template),
+    ]
     # a column may have a dot in its name
-    read = columns_of(keys) if shape else {name for key in keys if key for name in (key, root_of(key))}
+    read = (
+        columns_of(keys)
+        if shape
+        else {name for key in keys if key for name in (key, root_of(key))}
+    )
     rows: list[tuple[str, Label | DataError]] = []
     forms: list[tuple[str, str]] = []
     whole: list[tuple[dict[str, Any], Label]] = []
@@ -300,7 +373,9 @@ def _table_rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> l
             ranks.append(_rank(row, by, place))
         rows.append((place, found))
         forms.append(form)
-    counts.findings = check_rows(whole, read, data=data, problem="" if shape else columns.problem)
+    counts.findings = check_rows(
+        whole, read, data=data, problem="" if shape else columns.problem
+    )
     if by is not None:
         values = list(map(float, ranks)) if all(map(_NUMBER.fullmatch, ranks)) else ranks
         order = sorted(range(len(rows)), key=values.__getitem__)
@@ -308,19 +383,32 @@ def _table_rows(data: DataConfig, counts: SourceCounts, *, with_rows: bool) -> l
     labels = [found for _, found in rows if isinstance(found, Label)]
     marked = [form for _, form in forms if form in MARKS]
     if len(marked) > len(labels) / 2:
-        reason = NoAnswer(f"the answer ({columns.answer}) has no {MARKS[marked[0]]}, as most of this column have")
+        reason = NoAnswer(
+            f"the answer ({columns.answer}) has no {MARKS[marked[0]]}, as most of this column have"
+        )
         rows = [
             (place, reason if isinstance(found, Label) and form == AS_IT_IS else found)
             for (place, found), (_, form) in zip(rows, forms, strict=True)
         ]
-    elif not TASKS[task].of_user and without_float_tails([label.references for label in labels]):
+    elif not TASKS[task].of_user and without_float_tails(
+        [label.references for label in labels]
+    ):
         for index, (place, found) in enumerate(rows):
             if isinstance(found, Label):
-                rows[index] = place, replace(found, references=[text[: -len(".0")] for text in found.references])
+                rows[index] = (
+                    place,
+                    replace(
+                        found, references=[text[: -len(".0")] for text in found.references]
+                    ),
+                )
                 forms[index] = forms[index][0], INTEGERS
-    used = [form for (_, found), form in zip(rows, forms, strict=True) if isinstance(found, Label)]
+    used = [
+        form for (_, found), form in zip(rows, forms, strict=True) if isinstance(found, Label)
+    ]
     counts.problem_forms, counts.forms = (
-        (dict(Counter(each).most_common()) for each in zip(*used, strict=True)) if used else ({}, {})
+        (dict(Counter(each).most_common()) for each in zip(*used, strict=True))
+        if used
+        else ({}, {})
     )
     return rows
 
@@ -342,22 +430,34 @@ def _columns_of(data: DataConfig, columns: list[str], *, with_rows: bool) -> Col
         return Columns(problem, None, data.uid_key, shape, template, data.task_key)
     try:
         problem = chosen_column(
-            columns, key=data.problem_key, groups=PROBLEM_COLUMNS, option="problem_key", path=data.path
+            columns,
+            key=data.problem_key,
+            groups=PROBLEM_COLUMNS,
+            option="problem_key",
+            path=data.path,
         )
         answer = None
         if not (with_rows and may_lack_answers(data, columns)):
             answer = chosen_column(
-                columns, key=data.answer_key, groups=ANSWER_COLUMNS, option="answer_key", path=data.path
+                columns,
+                key=data.answer_key,
+                groups=ANSWER_COLUMNS,
+                option="answer_key",
+                path=data.path,
             )
     except DataError as error:
         known = known_shape(columns)
         if data.answer_key is not None or data.task is not None or known is None:
             raise
-        raise DataError(f"{error}; or use data.task=code, if {known.tests} holds tests of programs") from error
+        raise DataError(
+            f"{error}; or use data.task=code, if {known.tests} holds tests of programs"
+        ) from error
     return Columns(problem, answer, data.uid_key, None, template, data.task_key)
 
 
-def _found(columns: Columns, task: str, row: dict[str, Any] | DataError) -> tuple[Label | DataError, tuple[str, str]]:
+def _found(
+    columns: Columns, task: str, row: dict[str, Any] | DataError
+) -> tuple[Label | DataError, tuple[str, str]]:
     try:
         if isinstance(row, DataError):
             raise row
@@ -373,7 +473,11 @@ def _found(columns: Columns, task: str, row: dict[str, Any] | DataError) -> tupl
 def _task_of(columns: Columns, task: str, row: dict[str, Any]) -> str:
     given = str(value_at(row, columns.task) or "").strip() if columns.task else ""
     own = given.lower().replace(" ", "_") or task
-    known = [name for name, entry in TASKS.items() if entry.problems is None and not entry.runs_programs]
+    known = [
+        name
+        for name, entry in TASKS.items()
+        if entry.problems is None and not entry.runs_programs
+    ]
     if given and own not in known:
         raise DataError(f"the task ({columns.task}) is {quoted(given)}; {nearest(own, known)}")
     return own
@@ -383,8 +487,15 @@ def _label(columns: Columns, task: str, row: dict[str, Any]) -> tuple[Label, tup
     turns, problem, problem_form = turns_of(value_at(row, columns.problem), key=columns.problem)
     if columns.template:
         cells = {name: value_at(row, name) for name in columns_in(columns.template)}
-        options = {name: lettered(cell) for name, cell in cells.items() if root_of(name) in OPTION_COLUMNS}
-        texts = {name: options.get(name) or text_of(cell, key=name, what="column") for name, cell in cells.items()}
+        options = {
+            name: lettered(cell)
+            for name, cell in cells.items()
+            if root_of(name) in OPTION_COLUMNS
+        }
+        texts = {
+            name: options.get(name) or text_of(cell, key=name, what="column")
+            for name, cell in cells.items()
+        }
         problem = filled(columns.template, texts | {"problem": problem})
     form, references, answers = AS_IT_IS, list[str](), list[str]()
     if columns.answer is not None:
@@ -396,11 +507,18 @@ def _label(columns: Columns, task: str, row: dict[str, Any]) -> tuple[Label, tup
             raise DataError(f"the uid ({columns.uid}) is empty")
         uid = str(given)
     if re.search(
-        "[\ud800-\udfff]", "\n".join((problem, uid or "", *references, *(turn["content"] for turn in turns)))
+        "[\ud800-\udfff]",
+        "\n".join((problem, uid or "", *references, *(turn["content"] for turn in turns))),
     ):
         raise DataError("it holds half of a surrogate pair, which is no Unicode text")
     asked = json.dumps([*turns, problem]) if turns else problem
-    label = Label(uid=uid or problem_uid(asked), problem=problem, references=answers, task=task, turns=turns or None)
+    label = Label(
+        uid=uid or problem_uid(asked),
+        problem=problem,
+        references=answers,
+        task=task,
+        turns=turns or None,
+    )
     return label, (problem_form, form)
 
 
@@ -416,9 +534,15 @@ def _answers(key: str, task: str, row: dict[str, Any]) -> tuple[list[str], list[
         form = PRINTED if references != written else form
     if not references:
         raise DataError(f"the answer ({key}) is empty")
-    answers = references if TASKS[task].of_user else [text for text in references if not says_no_answer(text)]
+    answers = (
+        references
+        if TASKS[task].of_user
+        else [text for text in references if not says_no_answer(text)]
+    )
     if not answers:
-        raise NoAnswer(f"the answer ({key}) says that there is none, as 'proof' and 'notfound' do")
+        raise NoAnswer(
+            f"the answer ({key}) says that there is none, as 'proof' and 'notfound' do"
+        )
     return references, answers, form
 
 
@@ -439,9 +563,13 @@ def _rank(row: dict[str, Any] | DataError, column: str, place: str) -> str:
 def _reasoning_gym_rows(data: DataConfig) -> Iterator[tuple[str, Label]]:
     """data.reasoning_gym.size different problems; repeats of small tasks are not counted."""
     if names := columns_in(data.prompt_template):
-        raise DataError(f"data.prompt_template names {names[0]}, and problems of reasoning-gym have no columns")
+        raise DataError(
+            f"data.prompt_template names {names[0]}, and problems of reasoning-gym have no columns"
+        )
     if data.order not in ORDERS:
-        raise DataError(f"data.order is {data.order}, and problems of reasoning-gym have no columns")
+        raise DataError(
+            f"data.order is {data.order}, and problems of reasoning-gym have no columns"
+        )
     import reasoning_gym
     from reasoning_gym.factory import DATASETS
 
@@ -455,14 +583,22 @@ def _reasoning_gym_rows(data: DataConfig) -> Iterator[tuple[str, Label]]:
     options = dict(data.reasoning_gym)
     wanted = options.pop("size", 1000)
     if type(wanted) is not int or not 1 <= wanted <= MAX_GENERATED:
-        raise DataError(f"data.reasoning_gym.size is {quoted(wanted)}; use a whole number from 1 to {MAX_GENERATED}")
+        raise DataError(
+            f"data.reasoning_gym.size is {quoted(wanted)}; use a whole number from 1 to {MAX_GENERATED}"
+        )
     seed = options.pop("seed", 42)
     if type(seed) is not int or not 0 <= seed < 2**63:
-        raise DataError(f"data.reasoning_gym.seed is {quoted(seed)}; use a whole number, 0 or more")
+        raise DataError(
+            f"data.reasoning_gym.seed is {quoted(seed)}; use a whole number, 0 or more"
+        )
     try:
-        entries = reasoning_gym.create_dataset(task, size=wanted * _DRAWS_PER_PROBLEM, seed=seed, **options)
+        entries = reasoning_gym.create_dataset(
+            task, size=wanted * _DRAWS_PER_PROBLEM, seed=seed, **options
+        )
     except Exception as error:  # a task raises almost anything about its options
-        raise DataError(f"data.reasoning_gym does not fit the task {task}: {cause(error)}") from error
+        raise DataError(
+            f"data.reasoning_gym does not fit the task {task}: {cause(error)}"
+        ) from error
     uids: set[str] = set()
     for index, entry in enumerate(entries):
         place = f"data.path {data.path}, problem {index + 1}"
@@ -476,8 +612,19 @@ def _reasoning_gym_rows(data: DataConfig) -> Iterator[tuple[str, Label]]:
         try:
             metadata = json.loads(json.dumps(entry))
         except TypeError as error:
-            raise DataError(f"{place}: its entry cannot be kept as JSON ({error}); use another task") from error
-        yield place, Label(uid=uid, problem=problem, references=references, task=grader_of(data), metadata=metadata)
+            raise DataError(
+                f"{place}: its entry cannot be kept as JSON ({error}); use another task"
+            ) from error
+        yield (
+            place,
+            Label(
+                uid=uid,
+                problem=problem,
+                references=references,
+                task=grader_of(data),
+                metadata=metadata,
+            ),
+        )
         if len(uids) == wanted:
             return
     raise DataError(

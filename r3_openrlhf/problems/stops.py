@@ -21,7 +21,9 @@ def stops_of(
     # sources may differ in data.chat_template
     ends = {end_of_turn(tokenizer, part) for part in data.parts.values()}
     ids, others = [end for end in ends if end is not None], []
-    special = {token.content: number for number, token in tokenizer.added_tokens_decoder.items()}
+    special = {
+        token.content: number for number, token in tokenizer.added_tokens_decoder.items()
+    }
     for text in texts:
         if text in special:
             ids.append(special[text])

@@ -24,7 +24,9 @@ WHOLE = 64  # rows at the beginning that have all columns
 MOST_NAMES = 20  # in a sentence
 # first bytes of files whose names do not say what they are -> what they are, and what to do
 FOREIGN = tomllib.loads(Path(__file__).with_name("foreign.toml").read_text(encoding="utf-8"))
-MAX_CELL = 100_000_000  # characters of one cell, or bytes of one line; Python's own limit is 131,072
+MAX_CELL = (
+    100_000_000  # characters of one cell, or bytes of one line; Python's own limit is 131,072
+)
 MAX_UNPACKED, MAX_RATIO = 2**30, 100  # bytes of a packed file, or that many times its own
 
 
@@ -50,7 +52,9 @@ def table_of(rows: Iterable[Row]) -> Table:
     """Make a table of rows that are read one by one."""
     rows = iter(rows)
     first = list(itertools.islice(rows, WHOLE))
-    columns = dict.fromkeys(column for _, row in first if isinstance(row, dict) for column in row)
+    columns = dict.fromkeys(
+        column for _, row in first if isinstance(row, dict) for column in row
+    )
     return Table(list(columns), lambda wanted: itertools.chain(first, rows))
 
 
@@ -61,7 +65,12 @@ def read_json(path: Path, *, name: str, field: str | None = None) -> Iterator[Ro
     name: how sentences call the file. Raises DataError with file and line for what is not JSON or
     not UTF-8. A row that is no object is an unusable row."""
     for place, value in _values(path, name, field):
-        yield place, value if isinstance(value, dict) else DataError(f"it is {_kind(value)} and no row {{...}}")
+        yield (
+            place,
+            value
+            if isinstance(value, dict)
+            else DataError(f"it is {_kind(value)} and no row {{...}}"),
+        )
 
 
 def read_separated(path: Path, *, name: str, separator: str) -> Iterator[Row]:
@@ -70,19 +79,29 @@ def read_separated(path: Path, *, name: str, separator: str) -> Iterator[Row]:
 
     Raises DataError as `read_json` does."""
     csv.field_size_limit(MAX_CELL)
-    with _opened(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+    with (
+        _opened(path) as file,
+        io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text,
+    ):
         reader = csv.DictReader(text, delimiter=separator, strict=True)
         try:
             columns = list(reader.fieldnames or [])
-            if len(columns) == 1 and (other := next((mark for mark in ";\t|," if mark in columns[0]), None)):
+            if len(columns) == 1 and (
+                other := next((mark for mark in ";\t|," if mark in columns[0]), None)
+            ):
                 raise DataError(
                     f"{name} has {other!r} between its columns, not {separator!r}; write it with {separator!r}"
                 )
             wrong = DataError(f"it has not the {len(columns)} cells that the first line names")
             for row in reader:
-                yield f"{name}, line {reader.line_num}", wrong if None in row or None in row.values() else row
+                yield (
+                    f"{name}, line {reader.line_num}",
+                    wrong if None in row or None in row.values() else row,
+                )
         except csv.Error as error:
-            raise DataError(f"{name}, line {reader.line_num} cannot be read: {error}") from error
+            raise DataError(
+                f"{name}, line {reader.line_num} cannot be read: {error}"
+            ) from error
         except UnicodeDecodeError as error:
             byte = error.object[error.start]
             raise DataError(
@@ -95,7 +114,9 @@ def refuse_foreign(path: Path) -> None:
     with path.open("rb") as file:
         begin = file.read(32)
     for magic, what in FOREIGN.items():
-        if begin.lower().startswith(magic.encode("latin-1").lower()) and not what.endswith(f" {path.suffix.lower()}"):
+        if begin.lower().startswith(magic.encode("latin-1").lower()) and not what.endswith(
+            f" {path.suffix.lower()}"
+        ):
             raise DataError(f"{path} is {what}")
     if begin[1:2] == b"\0" and path.suffix.lower() in (".json", ".jsonl", ".csv", ".tsv"):
         raise DataError(f"{path} is UTF-16 or UTF-32; save it as UTF-8")
@@ -110,9 +131,13 @@ def _opened(path: Path) -> Any:
     most = max(MAX_UNPACKED, MAX_RATIO * path.stat().st_size)
     with path.open("rb") as packed:
         unpack = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
-        content = (gzip.GzipFile(fileobj=packed) if path.suffix == ".gz" else unpack).read(most + 1)
+        content = (gzip.GzipFile(fileobj=packed) if path.suffix == ".gz" else unpack).read(
+            most + 1
+        )
     if len(content) > most:
-        raise DataError(f"{path} unpacks to more than {most // 2**20} MB; unpack it, and look at what it holds")
+        raise DataError(
+            f"{path} unpacks to more than {most // 2**20} MB; unpack it, and look at what it holds"
+        )
     return io.BytesIO(content)
 
 
@@ -136,7 +161,12 @@ def _values(path: Path, name: str, field: str | None) -> Iterator[tuple[str, Any
             for number, line in enumerate(_lines(file, name), start=1):
                 if line.strip():
                     place = f"{name}, line {number}"
-                    yield place, _parse(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line, place)
+                    yield (
+                        place,
+                        _parse(
+                            line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line, place
+                        ),
+                    )
             return
         document = _parse(file.read().removeprefix(b"\xef\xbb\xbf"), name)
     if field is not None:
@@ -152,18 +182,33 @@ def _rows_of_document(document: Any, name: str) -> Iterable[Any]:
         return document
     parts = list(document.values()) if isinstance(document, dict) else []
     if parts and all(
-        isinstance(part, dict) or (isinstance(part, list) and part and isinstance(part[0], dict)) for part in parts
+        isinstance(part, dict)
+        or (isinstance(part, list) and part and isinstance(part[0], dict))
+        for part in parts
     ):
         raise DataError(
             f"{name} is one object of {listed(list(document))}, each of which holds rows; write the rows alone, as a list or one a line"
         )
-    lists = [part for part in parts if isinstance(part, list) and part and all(isinstance(row, dict) for row in part)]
-    if len(lists) == 1 and not any(isinstance(part, (list, dict)) for part in parts if part is not lists[0]):
+    lists = [
+        part
+        for part in parts
+        if isinstance(part, list) and part and all(isinstance(row, dict) for row in part)
+    ]
+    if len(lists) == 1 and not any(
+        isinstance(part, (list, dict)) for part in parts if part is not lists[0]
+    ):
         return lists[0]  # {"version": ..., "data": [rows]}
-    if isinstance(document, dict) and document and all(isinstance(column, list) for column in document.values()):
+    if (
+        isinstance(document, dict)
+        and document
+        and all(isinstance(column, list) for column in document.values())
+    ):
         if len({len(column) for column in document.values()}) > 1:
             raise DataError(f"{name} holds columns of different lengths; use one line per row")
-        return [dict(zip(document, values, strict=True)) for values in zip(*document.values(), strict=True)]
+        return [
+            dict(zip(document, values, strict=True))
+            for values in zip(*document.values(), strict=True)
+        ]
     return [document]
 
 
@@ -178,7 +223,9 @@ def _parse(text: bytes, place: str) -> Any:
     try:
         return _decoder.decode(text.decode("utf-8").strip())
     except UnicodeDecodeError as error:
-        raise DataError(f"{place} is not UTF-8: byte {error.object[error.start]:#04x}; convert the file") from error
+        raise DataError(
+            f"{place} is not UTF-8: byte {error.object[error.start]:#04x}; convert the file"
+        ) from error
     except RecursionError as error:
         raise DataError(f"{place} is nested too deeply to be read") from error
     except ValueError as error:
@@ -213,7 +260,11 @@ def plain_row(row: dict[str, Any]) -> dict[str, Any]:
             return [plain(item) for item in value]
         if isinstance(value, str):
             return value.encode("utf-8", "replace").decode()
-        if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
+        if (
+            value is None
+            or isinstance(value, (bool, int))
+            or (isinstance(value, float) and math.isfinite(value))
+        ):
             return value
         return str(value)
 
@@ -222,10 +273,18 @@ def plain_row(row: dict[str, Any]) -> dict[str, Any]:
 
 def listed(names: Sequence[str]) -> str:
     """List the first names, and how many more there are."""
-    return ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
+    return ", ".join(names[:MOST_NAMES]) + (
+        f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    )
 
 
 def _kind(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return json.dumps(value)
-    return "a list" if isinstance(value, list) else "a number" if isinstance(value, Numeral) else "a text"
+    return (
+        "a list"
+        if isinstance(value, list)
+        else "a number"
+        if isinstance(value, Numeral)
+        else "a text"
+    )

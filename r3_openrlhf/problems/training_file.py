@@ -19,7 +19,12 @@ from r3_openrlhf.config import DataConfig, R3Config
 from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.method.core.reflection import MIN_VISIBLE_CHARACTERS, reflection_message
 from r3_openrlhf.method.errors import ConfigError, DataError
-from r3_openrlhf.problems.prompts import count_tokens, problem_message, prompt_of, unknown_values
+from r3_openrlhf.problems.prompts import (
+    count_tokens,
+    problem_message,
+    prompt_of,
+    unknown_values,
+)
 from r3_openrlhf.problems.reference_checks import SUSPICIOUS
 from r3_openrlhf.problems.sources import Label as Label
 from r3_openrlhf.problems.sources import SourceCounts, load_problems
@@ -39,11 +44,14 @@ class PreparedData:
     num_dropped_overlong: int  # prompts longer than data.max_len - rollout.max_new_tokens
     num_duplicates: int  # rows equal to an earlier one
     num_unusable: int  # rows without problem or answer, or with contradictory answers
-    sources: list[SourceCounts] = field(default_factory=list)  # the rows of each source, by outcome
+    # the rows of each source, by outcome
+    sources: list[SourceCounts] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)  # suspicions, for the first page
 
 
-def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase | None, output: Path) -> PreparedData:
+def prepare(
+    config: R3Config, tokenizer: PreTrainedTokenizerBase | None, output: Path
+) -> PreparedData:
     """Load, check, render and write all problems of a run; what was left out is in counts.json. Without a
     tokenizer, which a plan may lack, the prompts are the problems.
 
@@ -79,7 +87,9 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase | None, output:
     moved = write_once(output, lines, f"data.path {data.path}", problems.sources)
     for name, counts in counts_of.items():
         if not data.sources:
-            counts.leave_out("after the first data.max_samples", counts.num_used - overlong - used[name])
+            counts.leave_out(
+                "after the first data.max_samples", counts.num_used - overlong - used[name]
+            )
         counts.num_used = used[name]
     prepared = PreparedData(
         path=output,
@@ -96,9 +106,13 @@ def prepare(config: R3Config, tokenizer: PreTrainedTokenizerBase | None, output:
             )
             for name in (unknown_values(tokenizer, data) if tokenizer is not None else ())
         ]
-        + overlong_finding(data, num_overlong=overlong, num_read=len(lines) + overlong, room=room),
+        + overlong_finding(
+            data, num_overlong=overlong, num_read=len(lines) + overlong, room=room
+        ),
     )
-    written = {key: value for key, value in asdict(prepared).items() if key not in ("path", "findings")}
+    written = {
+        key: value for key, value in asdict(prepared).items() if key not in ("path", "findings")
+    }
     output.with_name("counts.json").write_text(json.dumps(written) + "\n", encoding="utf-8")
     return prepared
 
@@ -109,14 +123,19 @@ def line_of(label: Label, prompt: str, source: str) -> str:
     return json.dumps(row, ensure_ascii=False) + "\n"
 
 
-def write_once(output: Path, lines: list[str], source: str, counts: Iterable[SourceCounts] = ()) -> list[str]:
+def write_once(
+    output: Path, lines: list[str], source: str, counts: Iterable[SourceCounts] = ()
+) -> list[str]:
     """Write a file of prompts, whole or not at all; that of an earlier start stays.
 
     Its labels must be equal. Its prompts may be worded in another way: a chat template may have
     today's date. `source`: for the sentence. The commits of `counts` are kept next to the file.
     Returns a sentence for each data set of the hub that has another commit than at the earlier
     start. DataError: an `output` with other problems."""
-    record, commits = output.with_suffix(".commits.json"), {one.path: one.commit for one in counts if one.commit}
+    record, commits = (
+        output.with_suffix(".commits.json"),
+        {one.path: one.commit for one in counts if one.commit},
+    )
     if output.is_file():
         before = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
         moved = [
@@ -139,7 +158,9 @@ def write_once(output: Path, lines: list[str], source: str, counts: Iterable[Sou
     return []
 
 
-def overlong_finding(data: DataConfig, *, num_overlong: int, num_read: int, room: int) -> list[Finding]:
+def overlong_finding(
+    data: DataConfig, *, num_overlong: int, num_read: int, room: int
+) -> list[Finding]:
     """Warn before training about prompts that are left out as too long."""
     if num_overlong < max(1, SUSPICIOUS * num_read):
         return []
@@ -152,17 +173,26 @@ def overlong_finding(data: DataConfig, *, num_overlong: int, num_read: int, room
 
 
 def rendered(
-    labels: Iterable[Label], data: DataConfig, tokenizer: PreTrainedTokenizerBase | None, *, room: int
+    labels: Iterable[Label],
+    data: DataConfig,
+    tokenizer: PreTrainedTokenizerBase | None,
+    *,
+    room: int,
 ) -> Iterator[tuple[Label, str | None, int]]:
     """(problem, its final prompt, tokens of that) for each problem. The prompt is None where it has
     more than `room` tokens. Without a tokenizer: the user's turn, 0 tokens."""
     if tokenizer is None:
-        yield from ((label, problem_message(data.parts[label.source], label.problem), 0) for label in labels)
+        yield from (
+            (label, problem_message(data.parts[label.source], label.problem), 0)
+            for label in labels
+        )
         return
     pending = iter(labels)
     while some := list(itertools.islice(pending, AT_ONCE)):
         prompts = [prompt_of(tokenizer, data, label) for label in some]
-        for label, prompt, count in zip(some, prompts, _counts(tokenizer, prompts), strict=True):
+        for label, prompt, count in zip(
+            some, prompts, _counts(tokenizer, prompts), strict=True
+        ):
             yield label, prompt if count <= room else None, count
 
 
@@ -173,15 +203,21 @@ def _counts(tokenizer: PreTrainedTokenizerBase, prompts: list[str]) -> list[int]
         backend.no_padding()
         found = backend.encode_batch_fast(prompts, add_special_tokens=False)
     else:
-        found = tokenizer(text=prompts, add_special_tokens=False, return_attention_mask=False)["input_ids"]
+        found = tokenizer(text=prompts, add_special_tokens=False, return_attention_mask=False)[
+            "input_ids"
+        ]
     return [len(one) for one in found]
 
 
-def _check_reflection(config: R3Config, tokenizer: PreTrainedTokenizerBase, shortest: Label) -> None:
+def _check_reflection(
+    config: R3Config, tokenizer: PreTrainedTokenizerBase, shortest: Label
+) -> None:
     """ConfigError: not even the shortest prompt leaves space for a stored attempt and guidance."""
     data = config.data
     attempt = "attempt " * (MIN_VISIBLE_CHARACTERS // len("attempt "))
-    message = reflection_message(problem_message(data.parts[shortest.source], shortest.problem), attempt)
+    message = reflection_message(
+        problem_message(data.parts[shortest.source], shortest.problem), attempt
+    )
     needed = count_tokens(tokenizer, prompt_of(tokenizer, data, shortest, message))
     room = data.max_len - config.rollout.max_new_tokens
     if needed > room:

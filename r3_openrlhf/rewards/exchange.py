@@ -39,8 +39,13 @@ def grade_of(outcome: Outcome, num_tokens: int, config: RewardConfig) -> Grade:
     section 3). What a user's own function returned is the reward as it is."""
     reward = outcome.reward
     if reward is None and outcome.score is not None:
-        reward = outcome_reward(outcome.score, num_tokens, max_tokens=config.length_reward_max_tokens)
-    values = msgspec.structs.asdict(outcome) | {"verdict": Verdict(outcome.verdict), "reward": reward}
+        reward = outcome_reward(
+            outcome.score, num_tokens, max_tokens=config.length_reward_max_tokens
+        )
+    values = msgspec.structs.asdict(outcome) | {
+        "verdict": Verdict(outcome.verdict),
+        "reward": reward,
+    }
     del values["detail"]
     return Grade(**values)
 
@@ -59,13 +64,20 @@ def encode_request(request: GradeRequest) -> msgspec.Raw:
     try:
         return msgspec.Raw(encode(item))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise GradingError(f"the metadata or row of an item cannot be sent to a grading process: {error}") from error
+        raise GradingError(
+            f"the metadata or row of an item cannot be sent to a grading process: {error}"
+        ) from error
 
 
 def in_group(requests: Sequence[GradeRequest]) -> list[GradeRequest]:
     """Give each of the requests about all responses to one prompt all of the responses."""
-    group = tuple((one.response[-MAX_RESPONSE_CHARS:], one.num_tokens, one.truncated) for one in requests)
-    return [msgspec.structs.replace(one, group=group, place=place) for place, one in enumerate(requests)]
+    group = tuple(
+        (one.response[-MAX_RESPONSE_CHARS:], one.num_tokens, one.truncated) for one in requests
+    )
+    return [
+        msgspec.structs.replace(one, group=group, place=place)
+        for place, one in enumerate(requests)
+    ]
 
 
 def _encodable(text: str) -> str:

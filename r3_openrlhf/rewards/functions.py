@@ -15,7 +15,12 @@ from typing import Any
 
 import msgspec
 
-from r3_openrlhf.config.reward_functions import BUILT_IN, RewardFunction, Signature, reward_function
+from r3_openrlhf.config.reward_functions import (
+    BUILT_IN,
+    RewardFunction,
+    Signature,
+    reward_function,
+)
 from r3_openrlhf.method.errors import quoted
 from r3_openrlhf.rewards.answers.request import Extras, GradeRequest, Outcome, Word
 
@@ -44,12 +49,16 @@ class Part(msgspec.Struct, array_like=True, frozen=True):
     absent: bool = False
 
 
-def make_worker(functions: Sequence[tuple[str, dict[str, Any]]]) -> Callable[[GradeRequest], list[Part]]:
+def make_worker(
+    functions: Sequence[tuple[str, dict[str, Any]]],
+) -> Callable[[GradeRequest], list[Part]]:
     """Make the handler of a pool's workers. It returns the parts of functions of one response; of a group
     those of functions of groups, for each function those of all its responses.
 
     functions: import path, further arguments. ConfigError: one that cannot be loaded."""
-    known = [reward_function("reward.function", path, arguments) for path, arguments in functions]
+    known = [
+        reward_function("reward.function", path, arguments) for path, arguments in functions
+    ]
     loops: list[asyncio.AbstractEventLoop] = []
 
     def finish(work: Coroutine[Any, Any, Any]) -> Any:
@@ -67,7 +76,10 @@ def make_worker(functions: Sequence[tuple[str, dict[str, Any]]]) -> Callable[[Gr
 def _parts(function: RewardFunction, item: GradeRequest, finish: Finish) -> list[Part]:
     try:
         values = zip(*_values(function, item, finish), strict=True)
-        return [_best([checked_part(function.name, value) for value in each], function) for each in values]
+        return [
+            _best([checked_part(function.name, value) for value in each], function)
+            for each in values
+        ]
     except MemoryError:
         raise  # nothing in this process can be relied on any more
     except Exception as error:
@@ -89,7 +101,9 @@ def _best(parts: Sequence[Part], function: RewardFunction) -> Part:
     return max(known, key=lambda part: part.score or 0.0) if known else parts[0]
 
 
-def _values(function: RewardFunction, item: GradeRequest, finish: Finish) -> list[Sequence[object]]:
+def _values(
+    function: RewardFunction, item: GradeRequest, finish: Finish
+) -> list[Sequence[object]]:
     """Return the function's values for the item's responses: of several accepted answers for each, if
     it asks for one."""
 
@@ -116,7 +130,10 @@ def _values(function: RewardFunction, item: GradeRequest, finish: Finish) -> lis
     if function.reads_group:
         of_each = zip(*item.group, strict=True)
         offered |= {
-            name: list(each) for name, each in zip(("responses", "num_tokens", "truncated"), of_each, strict=True)
+            name: list(each)
+            for name, each in zip(
+                ("responses", "num_tokens", "truncated"), of_each, strict=True
+            )
         }
     by_reference = {"reference", "ground_truth"} & set(function.wants)
     values = []
@@ -130,7 +147,11 @@ def _values(function: RewardFunction, item: GradeRequest, finish: Finish) -> lis
 def _values_of_group(value: object, item: GradeRequest) -> Sequence[object]:
     content = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(content, (list, tuple)) or len(content) != len(item.group):
-        what = f"{len(content)} values" if isinstance(content, (list, tuple)) else type(content).__name__
+        what = (
+            f"{len(content)} values"
+            if isinstance(content, (list, tuple))
+            else type(content).__name__
+        )
         raise ValueError(
             f"it returned {what} for the {len(item.group)} responses of a group; return a list with one for each"
         )
@@ -147,8 +168,14 @@ def _trl_arguments(item: GradeRequest) -> dict[str, Any]:
     prompt = row.get("prompt")
     talks = isinstance(prompt, list)
     texts = [text for text, *_ in item.group]
-    completions = [[{"role": "assistant", "content": text}] for text in texts] if talks else texts
-    columns = {name: [value] * len(texts) for name, value in row.items() if name not in ("prompt", "completion")}
+    completions = (
+        [[{"role": "assistant", "content": text}] for text in texts] if talks else texts
+    )
+    columns = {
+        name: [value] * len(texts)
+        for name, value in row.items()
+        if name not in ("prompt", "completion")
+    }
     prompts = [prompt if talks else item.prompt or item.problem] * len(texts)
     return columns | {"prompts": prompts, "completions": completions}
 
@@ -173,7 +200,11 @@ def openrlhf_value(answer: object) -> dict[str, Any]:
     logs = answer.get("extra_logs") or {}
     score = _only(answer.get("scores"))
     content: dict[str, Any] = {str(name): _only(value) for name, value in logs.items()}
-    return content | {"reward": _only(answer["rewards"])} | ({} if score is None else {"score": score})
+    return (
+        content
+        | {"reward": _only(answer["rewards"])}
+        | ({} if score is None else {"score": score})
+    )
 
 
 def checked_part(name: str, value: object) -> Part:
@@ -190,8 +221,16 @@ def checked_part(name: str, value: object) -> Part:
         checked = _number(number)
         if checked is None:
             many = hasattr(number, "__len__") and not isinstance(number, (str, bytes, dict))
-            what = "a value per token or step is not used; return one number" if many else "which is no number"
-            return _bad(name, f"returned {type(number).__name__}", f"{key} {quoted(str(number))}, {what}")
+            what = (
+                "a value per token or step is not used; return one number"
+                if many
+                else "which is no number"
+            )
+            return _bad(
+                name,
+                f"returned {type(number).__name__}",
+                f"{key} {quoted(str(number))}, {what}",
+            )
         if not math.isfinite(checked):
             return _bad(name, f"returned {checked}", f"{key} {checked}")
         numbers_[key] = checked
@@ -200,7 +239,9 @@ def checked_part(name: str, value: object) -> Part:
         number_ = _number(extra)
         if number_ is not None and not math.isfinite(number_):
             return _bad(name, f"returned {number_}", f"{key} {number_}")
-        extras[str(key)[:MAX_EXTRA_CHARS]] = number_ if number_ is not None else str(extra)[:MAX_EXTRA_CHARS]
+        extras[str(key)[:MAX_EXTRA_CHARS]] = (
+            number_ if number_ is not None else str(extra)[:MAX_EXTRA_CHARS]
+        )
     return Part(name, numbers_["reward"], numbers_["score"], extras)
 
 
@@ -210,20 +251,33 @@ def _bad(name: str, trouble: str, what: str) -> Part:
 
 def _number(value: object) -> float | None:
     # numbers of numpy and tensors of one element
-    value = value.item() if hasattr(value, "item") and math.prod(getattr(value, "shape", ())) == 1 else value
+    value = (
+        value.item()
+        if hasattr(value, "item") and math.prod(getattr(value, "shape", ())) == 1
+        else value
+    )
     return float(value) if isinstance(value, numbers.Real | Decimal) else None
 
 
-def combined(parts: Sequence[Part], weights: Sequence[float], *, correct_from: float) -> Outcome:
+def combined(
+    parts: Sequence[Part], weights: Sequence[float], *, correct_from: float
+) -> Outcome:
     """Combine the parts of all functions: reward and score are sums by weight; the built-in grader,
     if it is one of them, says what is correct, else a sum from `correct_from` on.
 
     One function without a value leaves the whole response ungraded. Only a TRL function's None is
     "not mine" while another one has a value."""
-    present = [(part, weight) for part, weight in zip(parts, weights, strict=True) if not part.absent]
-    for part in [part for part, _ in present if part.trouble] or ([] if present else list(parts)):
+    present = [
+        (part, weight) for part, weight in zip(parts, weights, strict=True) if not part.absent
+    ]
+    for part in [part for part, _ in present if part.trouble] or (
+        [] if present else list(parts)
+    ):
         return Outcome(
-            "ungraded", part.trouble, extras={"error": part.error} if part.error else {}, detail=part.detail
+            "ungraded",
+            part.trouble,
+            extras={"error": part.error} if part.error else {},
+            detail=part.detail,
         )
     reward = math.fsum(weight * (part.reward or 0.0) for part, weight in present)
     score = math.fsum(weight * (part.score or 0.0) for part, weight in present)
@@ -232,7 +286,9 @@ def combined(parts: Sequence[Part], weights: Sequence[float], *, correct_from: f
         if len(parts) == 1:
             extras |= part.extras
         else:
-            extras |= {part.name: part.reward or 0.0} | {f"{part.name}.{key}": it for key, it in part.extras.items()}
+            extras |= {part.name: part.reward or 0.0} | {
+                f"{part.name}.{key}": it for key, it in part.extras.items()
+            }
     graded = next((part.score for part, _ in present if part.name == BUILT_IN), None)
     is_correct = score >= correct_from - _NEARLY if graded is None else graded >= 1.0 - _NEARLY
     verdict: Word = "correct" if is_correct else "wrong"

@@ -34,7 +34,9 @@ class GradingPools:
         timeout_s: For one item.
         code: Limits for tasks that run programs."""
 
-    def __init__(self, *, num_workers: int, timeout_s: float, code: CodeConfig | None = None) -> None:
+    def __init__(
+        self, *, num_workers: int, timeout_s: float, code: CodeConfig | None = None
+    ) -> None:
         self._num_workers, self._timeout_s = num_workers, timeout_s
         self._code = code or CodeConfig()
         self._lock = threading.Lock()
@@ -56,7 +58,9 @@ class GradingPools:
                     answer_type=Outcome,
                     num_workers=self._num_workers,
                     # what grades programs ends by itself, unless it hangs
-                    timeout_s=2 * self._code.seconds + START_S if runs_programs else self._timeout_s,
+                    timeout_s=2 * self._code.seconds + START_S
+                    if runs_programs
+                    else self._timeout_s,
                     attempts=ATTEMPTS,
                     memory_bytes=None if runs_programs else MEMORY_BYTES,
                     on_lost=lambda lost: Outcome("ungraded", lost.reason, seconds=lost.seconds),
@@ -86,17 +90,26 @@ class LocalGrader:
 
     def __init__(self, config: RewardConfig) -> None:
         self._config = config
-        self.pools = GradingPools(num_workers=config.num_workers, timeout_s=config.timeout_s, code=config.code)
+        self.pools = GradingPools(
+            num_workers=config.num_workers, timeout_s=config.timeout_s, code=config.code
+        )
         functions = config.loaded_functions
         self._singles, self._of_groups = (
             [function.path for function in functions if function.reads_group is of_groups]
             for of_groups in (False, True)
         )
         # the answers about a group until each of its responses has its part: a future, and how many have not
-        self._called: dict[tuple[str, tuple[Any, ...]], tuple[asyncio.Future[list[Part]], int]] = {}
+        self._called: dict[
+            tuple[str, tuple[Any, ...]], tuple[asyncio.Future[list[Part]], int]
+        ] = {}
         self._functions: ProcessPool[list[Part]] = ProcessPool(
             "r3_openrlhf.rewards.functions:make_worker",
-            {"functions": [(function.path, config.arguments_of(function.path)) for function in functions]},
+            {
+                "functions": [
+                    (function.path, config.arguments_of(function.path))
+                    for function in functions
+                ]
+            },
             answer_type=list[Part],
             num_workers=config.num_workers,
             timeout_s=config.timeout_s,
@@ -107,7 +120,10 @@ class LocalGrader:
 
     async def grade(self, request: GradeRequest) -> Grade:
         """Grade one response. ConfigError: unknown task. GradingError: metadata or row not plain."""
-        item, functions = encode_request(msgspec.structs.replace(request, group=())), self._config.all_functions
+        item, functions = (
+            encode_request(msgspec.structs.replace(request, group=())),
+            self._config.all_functions,
+        )
         calling = asyncio.wrap_future(self._functions.submit(item)) if self._singles else None
         of_group = self._parts_of_group(request) if self._of_groups else None
         built_in = None
@@ -117,12 +133,16 @@ class LocalGrader:
             assert built_in is not None
             return grade_of(built_in, request.num_tokens, self._config)
         answers = await calling if calling else []
-        parts = {path: answers[min(n, len(answers) - 1)] for n, path in enumerate(self._singles)}
+        parts = {
+            path: answers[min(n, len(answers) - 1)] for n, path in enumerate(self._singles)
+        }
         parts |= dict(zip(self._of_groups, await of_group, strict=True)) if of_group else {}
         if built_in is not None:
             parts[BUILT_IN] = part_of(built_in)
         outcome = combined(
-            [parts[path] for path in functions], self._config.all_weights, correct_from=self._config.correct_from
+            [parts[path] for path in functions],
+            self._config.all_weights,
+            correct_from=self._config.correct_from,
         )
         self._log(outcome)
         if built_in is not None and outcome.score is not None:
@@ -146,7 +166,10 @@ class LocalGrader:
 
     def _log(self, outcome: Outcome) -> None:
         error = str(outcome.extras.get("error", ""))
-        if error and (key := f"{outcome.reason} {error.rpartition('(')[2]}") not in self._logged:
+        if (
+            error
+            and (key := f"{outcome.reason} {error.rpartition('(')[2]}") not in self._logged
+        ):
             self._logged.add(key)
             logger.error("a reward function gave no value: %s\n%s", error, outcome.detail)
 

@@ -21,7 +21,8 @@ WRONG = ("-987654321.5", "-7770", "-4466", "-2233")
 DRESSED = "<think>\nI guess.\n</think>\n\n<answer>\n%s\n</answer>"
 NUM_TOKENS = 16  # as if the response had so many
 MAX_WAIT_S = 10.0  # for a server; a run itself waits longer
-_LATER = frozenset({"unreachable", "unavailable", "closed"})  # may be otherwise when the run starts
+# may be otherwise when the run starts
+_LATER = frozenset({"unreachable", "unavailable", "closed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +41,30 @@ def probe_rewards(config: RewardConfig, label: Any, prompt: str = "") -> Probe:
     processes."""
     task = TASKS[label.task]
     form, answers = task.answer_form, () if task.runs_programs else tuple(label.references)
-    wrong = next((one for one in WRONG if not any(answer in one for answer in answers)), WRONG[0])
-    responses = {"right": form % answers[0] if answers else "", "wrong": form % wrong, "empty": ""}
+    wrong = next(
+        (one for one in WRONG if not any(answer in one for answer in answers)), WRONG[0]
+    )
+    responses = {
+        "right": form % answers[0] if answers else "",
+        "wrong": form % wrong,
+        "empty": "",
+    }
     if answers:
         responses["alone"] = answers[0]
         responses["dressed"] = DRESSED % form % wrong
-    requests = [GradeRequest.about(label, text, num_tokens=NUM_TOKENS, prompt=prompt) for text in responses.values()]
+    requests = [
+        GradeRequest.about(label, text, num_tokens=NUM_TOKENS, prompt=prompt)
+        for text in responses.values()
+    ]
     rewards, findings = [], []
-    wait, key = min(config.deadline_s, MAX_WAIT_S), "reward.function" if config.function else "reward.functions"
+    wait, key = (
+        min(config.deadline_s, MAX_WAIT_S),
+        "reward.function" if config.function else "reward.functions",
+    )
     whole = ", called with the whole group" if config.reads_groups else ""
     asked = {
-        f"reward server {without_secrets(url)}": replace(config, urls=[url], deadline_s=wait) for url in config.urls
+        f"reward server {without_secrets(url)}": replace(config, urls=[url], deadline_s=wait)
+        for url in config.urls
     } or {f"{key} {', '.join(config.all_functions)}{whole}": config}
     for who, one in asked.items():
         grades = dict(zip(responses, grades_of(one, in_group(requests)), strict=True))
@@ -58,7 +72,9 @@ def probe_rewards(config: RewardConfig, label: Any, prompt: str = "") -> Probe:
         if alone.verdict is Verdict.CORRECT and grades["right"].verdict is not Verdict.CORRECT:
             grades["right"] = alone
         shown = {name: grade for name, grade in grades.items() if name != "dressed"}
-        rewards.append(f"{who}: " + "; ".join(f"{name}: {_words(grade)}" for name, grade in shown.items()))
+        rewards.append(
+            f"{who}: " + "; ".join(f"{name}: {_words(grade)}" for name, grade in shown.items())
+        )
         if finding := _by_form(who, one, grades) or _finding(who, grades, references=answers):
             findings.append(finding)
     return Probe(rewards, findings)
@@ -71,7 +87,8 @@ def grades_of(config: RewardConfig, requests: Sequence[GradeRequest]) -> list[Gr
         grader = make_grader(config)
         try:
             first = [await grader.grade(one) for one in requests[:1]]
-            if first and first[0].reason == "timeout":  # what does not answer once is not waited for again
+            # what does not answer once is not waited for again
+            if first and first[0].reason == "timeout":
                 return first * len(requests)
             return [*first, *await asyncio.gather(*map(grader.grade, requests[1:]))]
         finally:
@@ -88,17 +105,30 @@ def _words(grade: Grade) -> str:
     return f"{grade.verdict}{reason}, reward {grade.reward:g}"
 
 
-def _finding(who: str, grades: dict[str, Grade], *, references: tuple[str, ...]) -> Finding | None:
+def _finding(
+    who: str, grades: dict[str, Grade], *, references: tuple[str, ...]
+) -> Finding | None:
     right, wrong, empty = grades["right"], grades["wrong"], grades["empty"]
     if all(grade.verdict is Verdict.UNGRADED for grade in grades.values()):
-        why = f"{right.reason}, {right.extras['error']}" if "error" in right.extras else right.reason
+        why = (
+            f"{right.reason}, {right.extras['error']}"
+            if "error" in right.extras
+            else right.reason
+        )
         if right.reason in _LATER:
             return Finding(f"{who} gives no answer now ({why}); start it before the run")
-        return Finding(f"{who} grades nothing ({why[:200]}); repair it before the run", refuses=True)
+        return Finding(
+            f"{who} grades nothing ({why[:200]}); repair it before the run", refuses=True
+        )
     for name, grade in (("a wrong answer", wrong), ("an empty response", empty)):
         if grade.verdict is Verdict.CORRECT:
             return Finding(f"{who} calls {name} correct; look at it before the run")
-        if references and right.reward is not None and grade.reward is None and grade.reason not in _LATER:
+        if (
+            references
+            and right.reward is not None
+            and grade.reward is None
+            and grade.reason not in _LATER
+        ):
             return Finding(
                 f"{who} says nothing to {name} ({grade.reason}), which is then ungraded and leaves its group; let it return 0"
             )
@@ -115,7 +145,9 @@ def _finding(who: str, grades: dict[str, Grade], *, references: tuple[str, ...])
 
 def _by_form(who: str, config: RewardConfig, grades: dict[str, Grade]) -> Finding | None:
     right, wrong = (grades[name].extras for name in ("right", "wrong"))
-    weights = dict(zip((one.name for one in config.loaded_functions), config.all_weights, strict=False))
+    weights = dict(
+        zip((one.name for one in config.loaded_functions), config.all_weights, strict=False)
+    )
     same = [name for name in weights if right.get(name) == wrong.get(name, "")]
     if BUILT_IN in config.all_functions or not 0 < len(same) < len(weights):
         return None

@@ -70,7 +70,13 @@ class _OurContract:
         except msgspec.ValidationError as error:
             missing = re.search(r"missing required field `(\w+)`", str(error))
             field = re.search(r"\.(\w+)`$", str(error))
-            known = f"missing field {missing[1]}" if missing else f"bad field {field[1]}" if field else ""
+            known = (
+                f"missing field {missing[1]}"
+                if missing
+                else f"bad field {field[1]}"
+                if field
+                else ""
+            )
             raise BadAnswer(known or "an answer that is not in the documented form") from error
         if len(results) != 1:
             raise BadAnswer(f"{len(results)} results for one item")
@@ -94,7 +100,9 @@ class _OpenRLHFContract:
 
     def body(self, request: GradeRequest) -> object:
         prompt = request.prompt or request.problem
-        label = request.references[0] if len(request.references) == 1 else list(request.references)
+        label = (
+            request.references[0] if len(request.references) == 1 else list(request.references)
+        )
         return {"query": [prompt + request.response], "prompts": [prompt], "labels": [label]}
 
     def outcome(self, answer: object) -> Outcome:
@@ -116,12 +124,16 @@ class RemoteGrader:
     def __init__(self, config: RewardConfig) -> None:
         self._config = config
         is_openrlhfs = any(url.endswith("/get_reward") for url in config.urls)
-        self._contract = _OpenRLHFContract(config.correct_from) if is_openrlhfs else _OurContract()
+        self._contract = (
+            _OpenRLHFContract(config.correct_from) if is_openrlhfs else _OurContract()
+        )
         path = self._contract.path
         self._urls = [url.rstrip("/").removesuffix(path) + path for url in config.urls]
         self._resting_until = dict.fromkeys(self._urls, 0.0)  # after a failure others go first
         self._turn = itertools.count(random.randrange(len(self._urls)))
-        self._session: aiohttp.ClientSession | None = None  # of the loop that grades, from its first request on
+        self._session: aiohttp.ClientSession | None = (
+            None  # of the loop that grades, from its first request on
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asking: set[asyncio.Task[Outcome]] = set()
         self._is_closed = False
@@ -149,7 +161,8 @@ class RemoteGrader:
     async def _ask_in_turn(self, body: bytes) -> Outcome:
         """Ask one server after the other until one has an answer or the deadline has passed."""
         deadline = time.monotonic() + self._config.deadline_s
-        refused_by: set[str] = set()  # servers that will not say anything else about this response
+        # servers that will not say anything else about this response
+        refused_by: set[str] = set()
         trouble = "unreachable"
         for attempt in itertools.count():
             left_s = deadline - time.monotonic()
@@ -157,7 +170,9 @@ class RemoteGrader:
                 break
             url = self._next_server(refused_by)
             # half of the time: a server that says nothing leaves enough of it to another one
-            status, text, pause_s = await self._ask(url, body, min(left_s, max(MIN_ANSWER_S, left_s / 2)))
+            status, text, pause_s = await self._ask(
+                url, body, min(left_s, max(MIN_ANSWER_S, left_s / 2))
+            )
             if status == 200:
                 outcome = self._outcome(url, text)
                 if outcome.reason not in _PASSING:
@@ -169,7 +184,8 @@ class RemoteGrader:
                     " one that it was started with"
                 )
             else:
-                trouble = f"http_{status}" if status else trouble  # the deadline may cut off the last ask
+                # the deadline may cut off the last ask
+                trouble = f"http_{status}" if status else trouble
                 self._log(url, trouble if status else text)
                 if status in _REFUSED:
                     return Outcome("ungraded", "refused")
@@ -185,7 +201,9 @@ class RemoteGrader:
 
     def _next_server(self, refused_by: set[str]) -> str:
         start = next(self._turn) % len(self._urls)
-        in_turn = [url for url in self._urls[start:] + self._urls[:start] if url not in refused_by]
+        in_turn = [
+            url for url in self._urls[start:] + self._urls[:start] if url not in refused_by
+        ]
         now = time.monotonic()
         return min(in_turn, key=lambda url: max(0.0, self._resting_until[url] - now))
 
@@ -218,7 +236,9 @@ class RemoteGrader:
     def _log(self, url: str, trouble: str, where: str = "") -> None:
         if (url, trouble) not in self._logged:
             self._logged.add((url, trouble))
-            logger.warning("reward server %s: %s%s", without_secrets(url), without_secrets(trouble), where)
+            logger.warning(
+                "reward server %s: %s%s", without_secrets(url), without_secrets(trouble), where
+            )
 
     def _connected(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -226,7 +246,8 @@ class RemoteGrader:
             self._loop = asyncio.get_running_loop()
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=MAX_REQUESTS),
-                headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {}),
+                headers={"Content-Type": "application/json"}
+                | ({"Authorization": f"Bearer {token}"} if token else {}),
             )
         return self._session
 

@@ -6,7 +6,12 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from r3_openrlhf.rewards.answers.extraction import OPEN_THINKING, THINKING_MARK, TOKEN_OF_A_MARK, closes_thinking
+from r3_openrlhf.rewards.answers.extraction import (
+    OPEN_THINKING,
+    THINKING_MARK,
+    TOKEN_OF_A_MARK,
+    closes_thinking,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -18,7 +23,9 @@ def opened_thinking(prompt: str) -> str:
     """Return the mark with which a final prompt opens thinking at its end; "": none."""
     end = prompt[-_ENDS:].rstrip()
     marks_at_end = [
-        mark for mark in THINKING_MARK.finditer(end) if mark.end() == len(end) and not closes_thinking(mark)
+        mark
+        for mark in THINKING_MARK.finditer(end)
+        if mark.end() == len(end) and not closes_thinking(mark)
     ]
     return marks_at_end[0][0] if marks_at_end else ""
 
@@ -36,12 +43,24 @@ def response_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str
     if not kept:
         return tokenizer.decode(ids, skip_special_tokens=True)
     tokens = tokenizer.added_tokens_decoder
-    shown = [token for token in ids if token in kept or token not in tokens or not tokens[token].special]
+    shown = [
+        token
+        for token in ids
+        if token in kept or token not in tokens or not tokens[token].special
+    ]
     return tokenizer.decode(shown, skip_special_tokens=False)
 
 
 @functools.lru_cache(maxsize=8)
 def _special_marks(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    special = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special = {
+        number: token.content
+        for number, token in tokenizer.added_tokens_decoder.items()
+        if token.special
+    }
     patterns = (THINKING_MARK, TOKEN_OF_A_MARK)
-    return frozenset(number for number, text in special.items() if any(p.fullmatch(text.strip()) for p in patterns))
+    return frozenset(
+        number
+        for number, text in special.items()
+        if any(p.fullmatch(text.strip()) for p in patterns)
+    )

@@ -34,7 +34,9 @@ def make_worker(task: str, code: dict[str, Any] | None = None) -> Callable[[Item
         load_object("data.task", entry.prepare)()
 
     def handle(item: Item) -> Outcome:
-        return _grade(judge, msgspec.structs.replace(item, problem=item.problem[:MAX_PROBLEM_CHARS]))
+        return _grade(
+            judge, msgspec.structs.replace(item, problem=item.problem[:MAX_PROBLEM_CHARS])
+        )
 
     return handle
 
@@ -49,7 +51,9 @@ def _grade(judge: Callable[[Item], Result], item: Item) -> Outcome:
         result = "ungraded", "grader_error", None, None
     if take_violations():
         result = "wrong", "blocked", 0.0, None
-        if not _is_harmless(judge, msgspec.structs.replace(item, response=r"\boxed{0}", truncated=False)):
+        if not _is_harmless(
+            judge, msgspec.structs.replace(item, response=r"\boxed{0}", truncated=False)
+        ):
             result = "ungraded", "blocked", None, None  # the reference's doing
     return Outcome(*result, seconds=round(time.perf_counter() - started, 6))
 
@@ -69,9 +73,16 @@ def _judge_of_user(function: Callable[..., object]) -> Callable[[Item], Result]:
     """Make a grader of a user's function: the best score over the accepted answers; 1 is correct."""
 
     def judge(item: Item) -> Result:
-        metadata = msgspec.json.decode(item.metadata) if isinstance(item.metadata, bytes) else item.metadata
+        metadata = (
+            msgspec.json.decode(item.metadata)
+            if isinstance(item.metadata, bytes)
+            else item.metadata
+        )
         more = dict(zip(OPTIONAL, (item.problem, metadata, item.truncated), strict=True))
-        scores = [function(item.response, reference, **named_by(function, more)) for reference in item.references]
+        scores = [
+            function(item.response, reference, **named_by(function, more))
+            for reference in item.references
+        ]
         if not all(map(is_score, scores)):
             return "ungraded", "bad_score", None, None
         known = [float(score) for score in scores if score is not None]  # type: ignore[arg-type]

@@ -39,11 +39,19 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
 def newest(checkpoints: Path) -> Path | None:
     """Return the policy's directory of the newest checkpoint of all models, or None. A run killed
     while it saves may have a newer one of one model. ConfigError: it cannot be read."""
-    tags = [_tag(checkpoints / model / "latest") for model in ("_actor", CRITIC) if (checkpoints / model).is_dir()]
+    tags = [
+        _tag(checkpoints / model / "latest")
+        for model in ("_actor", CRITIC)
+        if (checkpoints / model).is_dir()
+    ]
     whole = [tag for tag in tags if tag is not None]
     if not tags or len(whole) < len(tags):
         return None
-    folder = checkpoints / "_actor" / min(whole, key=lambda tag: int(tag.removeprefix("global_step")))
+    folder = (
+        checkpoints
+        / "_actor"
+        / min(whole, key=lambda tag: int(tag.removeprefix("global_step")))
+    )
     if len(set(whole)) > 1 and len(_of_models(folder)) < len(tags):
         raise ConfigError(
             f"{checkpoints} has checkpoints of policy and critic of different steps ({', '.join(whole)}), as the run was killed while it "
@@ -63,7 +71,9 @@ def settle(checkpoints: Path) -> None:
 
 def _of_models(folder: Path) -> list[Path]:
     """Return a checkpoint's directories: the policy's, and the critic's where there is one."""
-    return [one for one in (folder, folder.parent.with_name(CRITIC) / folder.name) if one.is_dir()]
+    return [
+        one for one in (folder, folder.parent.with_name(CRITIC) / folder.name) if one.is_dir()
+    ]
 
 
 def _tag(latest: Path) -> str | None:
@@ -72,9 +82,13 @@ def _tag(latest: Path) -> str | None:
     try:
         tag = read_bytes(latest).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{latest} cannot be read: {error}; restore it from a copy") from error
+        raise ConfigError(
+            f"{latest} cannot be read: {error}; restore it from a copy"
+        ) from error
     if not tag.removeprefix("global_step").isdecimal():
-        raise ConfigError(f"{latest} names {quoted(tag)}, which is no checkpoint; restore it from a copy")
+        raise ConfigError(
+            f"{latest} names {quoted(tag)}, which is no checkpoint; restore it from a copy"
+        )
     return tag
 
 
@@ -97,7 +111,11 @@ def read(folder: Path) -> CheckpointRecord | None:
     """Return None for an earlier version's, or where the save was cut off. ConfigError: damaged."""
     file = folder / NAME
     try:
-        return msgspec.json.decode(read_bytes(file), type=CheckpointRecord) if file.is_file() else None
+        return (
+            msgspec.json.decode(read_bytes(file), type=CheckpointRecord)
+            if file.is_file()
+            else None
+        )
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"{file} is damaged: {str(error)[:80]}; restore it from a copy, or choose another run_dir"
@@ -106,7 +124,10 @@ def read(folder: Path) -> CheckpointRecord | None:
 
 def settings_of(config: R3Config) -> dict[str, Any]:
     """Return the settings to keep, as JSON gives them back."""
-    from r3_openrlhf.config import loading  # Hydra: `r3 history verify` reads records without it
+    # Hydra: `r3 history verify` reads records without it
+    from r3_openrlhf.config import (
+        loading,
+    )
 
     return msgspec.json.decode(msgspec.json.encode(loading.settings_of(config)))
 
@@ -157,7 +178,11 @@ def _digests(folder: Path, *, whole: bool) -> dict[str, tuple[str, str]]:
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != NAME)
     with ThreadPoolExecutor() as pool:  # zlib lets the others work
         return dict(
-            zip((file.name for file in files), pool.map(lambda file: _digest(file, whole=whole), files), strict=True)
+            zip(
+                (file.name for file in files),
+                pool.map(lambda file: _digest(file, whole=whole), files),
+                strict=True,
+            )
         )
 
 
@@ -169,10 +194,19 @@ def _digest(file: Path, *, whole: bool) -> tuple[str, str]:
                 return hashlib.file_digest(stream, "sha256").hexdigest(), ""
             with zipfile.ZipFile(stream) as archive:
                 pickles = sorted(name for name in archive.namelist() if name.endswith(".pkl"))
-                digest = hashlib.sha256(b"".join(archive.open(name).read(MAX_BYTES) for name in pickles))
+                digest = hashlib.sha256(
+                    b"".join(archive.open(name).read(MAX_BYTES) for name in pickles)
+                )
                 member = archive.testzip() if whole else None
                 stream.seek(archive.start_dir)
                 digest.update(stream.read(MAX_BYTES))
-    except (OSError, KeyError, ValueError, RuntimeError, NotImplementedError, zipfile.BadZipFile) as error:
+    except (
+        OSError,
+        KeyError,
+        ValueError,
+        RuntimeError,
+        NotImplementedError,
+        zipfile.BadZipFile,
+    ) as error:
         return "", " ".join(str(error).split())[:80] or type(error).__name__
     return digest.hexdigest(), f"the checksum of {member[:80]} differs" if member else ""

@@ -6,7 +6,14 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1]
 FILE = "commit.txt"  # in the package; never in a checkout
 # what makes a difference once it is installed
-INSTALLED = ("r3_openrlhf", "configs", "pyproject.toml", "setup.py", "requirements-cpu.txt", "requirements-gpu.lock")
+INSTALLED = (
+    "r3_openrlhf",
+    "configs",
+    "pyproject.toml",
+    "setup.py",
+    "requirements-cpu.txt",
+    "requirements-gpu.lock",
+)
 
 
 def commit_of(package: Path = PACKAGE) -> str | None:
@@ -28,7 +35,11 @@ def git(directory: Path, *command: str) -> str | None:
     """Return the output of git; None where there is no git, or it refuses."""
     try:
         return subprocess.run(
-            ["git", "-C", str(directory), *command], capture_output=True, text=True, check=True, timeout=60
+            ["git", "-C", str(directory), *command],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return None  # the callers say "unknown"

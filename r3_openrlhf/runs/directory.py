@@ -60,7 +60,8 @@ class RunDirectory:
         self.log = self.path / "train.log"
         self.data = self.path / "data" / "problems.jsonl"
         self.held_out = self.path / "data" / "held_out.jsonl"
-        self.held_out_rollouts = self.path / "held_out"  # one file per evaluation, as in rollouts/
+        # one file per evaluation, as in rollouts/
+        self.held_out_rollouts = self.path / "held_out"
         self.first_page = self.path / "first_page.json"  # what was said before it started
         self.data_counts = self.path / "data" / "counts.json"
         self.tensorboard = self.path / "tensorboard"
@@ -70,7 +71,8 @@ class RunDirectory:
         self.stop_request = self.path / "stop_request"  # runs/stop_request.py
         self.error = self.path / "error.txt"  # the sentence with which the last start failed
         self.lock = self.path / "run.lock"  # who trains here: runs/lock.py
-        self.finished = self.path / "finished.yaml"  # the configuration with which the run ended
+        # the configuration with which the run ended
+        self.finished = self.path / "finished.yaml"
 
     @classmethod
     def open(cls, path: str | Path) -> RunDirectory:
@@ -84,7 +86,9 @@ class RunDirectory:
     def has_steps(self) -> bool:
         """True if a step is finished. A checkpoint proves it, also without metrics.jsonl."""
         written = self.metrics.is_file() and self.metrics.stat().st_size > 0
-        return self.config.is_file() and (written or checkpoint_record.newest(self.checkpoints) is not None)
+        return self.config.is_file() and (
+            written or checkpoint_record.newest(self.checkpoints) is not None
+        )
 
     def check(self, config: R3Config) -> None:
         """Check that `create` may be called. Writes nothing.
@@ -121,13 +125,14 @@ class RunDirectory:
         self.check(config)
         changes = self._changes(config) if self.has_steps else []
         if self.config.is_file() and not self.has_steps:
+            # perhaps of another model
             for file in (
                 self.data,
                 self.changes,
                 self.held_out,
                 self.evaluations,
                 self.model_commit,
-            ):  # perhaps of another model
+            ):
                 file.unlink(missing_ok=True)
             rollout_files.forget_after(self.held_out_rollouts, -1)
         try:
@@ -143,7 +148,9 @@ class RunDirectory:
             if not before.endswith(state):
                 write_whole(self.code_state, before + state)
         except OSError as error:
-            raise ConfigError(f"run_dir {self.path} cannot be written: {error.strerror}") from error
+            raise ConfigError(
+                f"run_dir {self.path} cannot be written: {error.strerror}"
+            ) from error
 
     def check_place(self) -> None:
         """Raise ConfigError where no run can be: a part of the path is a file or not writable, or in
@@ -172,13 +179,17 @@ class RunDirectory:
         if not self.finished.is_file():
             return False
         with looking_only():
-            ended = config_from_yaml(read_text(self.finished), source=str(self.finished), lenient=True)
+            ended = config_from_yaml(
+                read_text(self.finished), source=str(self.finished), lenient=True
+            )
         return settings_of(ended) == settings_of(config)
 
     def load_config(self) -> R3Config:
         """Load and check the settings of config.yaml; code they name is not imported. Raises ConfigError."""
         with looking_only():
-            config = config_from_yaml(read_text(self.config), source=str(self.config), lenient=True)
+            config = config_from_yaml(
+                read_text(self.config), source=str(self.config), lenient=True
+            )
         if config.passed_over:
             _say_passed_over(self.config, tuple(config.passed_over))
         return config
@@ -188,7 +199,11 @@ class RunDirectory:
 
         JSON has no NaN and no infinity: such a value is written as null, and its key is listed
         under "not_finite"."""
-        bad = sorted(key for key, value in metrics.items() if isinstance(value, float) and not math.isfinite(value))
+        bad = sorted(
+            key
+            for key, value in metrics.items()
+            if isinstance(value, float) and not math.isfinite(value)
+        )
         if bad:
             metrics = {**metrics, **dict.fromkeys(bad), "not_finite": bad}
         _append_lines(self.metrics, [metrics])
@@ -234,7 +249,9 @@ class RunDirectory:
         Raises:
             R3Error: a file is damaged; raised when it is reached.
         """
-        for number, file in rollout_files.steps_in(self.held_out_rollouts if held_out else self.rollouts).items():
+        for number, file in rollout_files.steps_in(
+            self.held_out_rollouts if held_out else self.rollouts
+        ).items():
             if step in (None, number):
                 yield from rollout_files.read_step(file, uid_start=uid_start)
 
@@ -249,12 +266,16 @@ class RunDirectory:
     def _changes(self, config: R3Config) -> list[dict[str, Any]]:
         """List the differences from the run that is here, after its last step, for changes.jsonl.
         Raises ConfigError when it would be another run."""
-        before, now = checkpoint_record.settings_of(self.load_config()), checkpoint_record.settings_of(config)
+        before, now = (
+            checkpoint_record.settings_of(self.load_config()),
+            checkpoint_record.settings_of(config),
+        )
         folder = checkpoint_record.newest(self.checkpoints)
         saved = checkpoint_record.read(folder) if folder is not None else None
         if saved is not None:  # its own settings; config.yaml may be another start's
             before |= {key: saved.settings[key] for key in now.keys() & saved.settings}
-        values = flatten(config)  # an earlier version wrote values where the user had typed ${oc.env:...}
+        # an earlier version wrote values where the user had typed ${oc.env:...}
+        values = flatten(config)
         changed = sorted(key for key in now if before.get(key) not in (now[key], values[key]))
         differ = [key for key in changed if not key.startswith(MAY_CHANGE)]
         if differ:
@@ -268,20 +289,30 @@ class RunDirectory:
             )
         lines = self.read_metrics()
         step = lines[-1]["step"] if lines else 0
-        return [{"step": step, "key": key, "before": before.get(key), "now": now[key]} for key in changed]
+        return [
+            {"step": step, "key": key, "before": before.get(key), "now": now[key]}
+            for key in changed
+        ]
 
     def newest_weights(self) -> Path:
         """Return the last step's model if the run has ended, else the newest checkpoint's."""
         if self.final_model.is_dir():
             return self.final_model
-        copies = sorted(self.checkpoints.glob("global_step*_hf"), key=lambda path: int(re.sub(r"\D", "", path.name)))
+        copies = sorted(
+            self.checkpoints.glob("global_step*_hf"),
+            key=lambda path: int(re.sub(r"\D", "", path.name)),
+        )
         return copies[-1] if copies else self.checkpoints / "global_stepN_hf"
 
 
 @functools.cache
 def _say_passed_over(file: Path, keys: tuple[str, ...]) -> None:
     """Once for a file, however often it is read."""
-    logger.warning("%s sets %s, which this version does not know; passed over", file, quoted(", ".join(keys)))
+    logger.warning(
+        "%s sets %s, which this version does not know; passed over",
+        file,
+        quoted(", ".join(keys)),
+    )
 
 
 def describe_code() -> str:

@@ -15,7 +15,14 @@ from statistics import median
 from typing import Any, TextIO
 
 from rich.console import Console as RichConsole
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Column
 
 LAST = 10  # steps whose median says how long one takes
@@ -28,7 +35,9 @@ PHASES = {
 }
 
 POLL_S = 0.2  # between two ticks
-HEARTBEAT_S = 8.0  # no one waits for more than ten seconds without a word, on a busy machine either
+HEARTBEAT_S = (
+    8.0  # no one waits for more than ten seconds without a word, on a busy machine either
+)
 
 
 class Display(contextlib.AbstractContextManager["Display"]):
@@ -137,7 +146,9 @@ class Display(contextlib.AbstractContextManager["Display"]):
 def _bar(stream: TextIO | None) -> Progress:
     bar = Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")),
+        TextColumn(
+            "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")
+        ),
         BarColumn(bar_width=16),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -182,14 +193,21 @@ class Outputs:
 
 def duration(seconds: float) -> str:
     """ "45 s", "12 min", "3.5 h", "2.1 days"."""
-    for limit, unit, text in ((90, 1, "{:.0f} s"), (90 * 60, 60, "{:.0f} min"), (48 * 3600, 3600, "{:.1f} h")):
+    for limit, unit, text in (
+        (90, 1, "{:.0f} s"),
+        (90 * 60, 60, "{:.0f} min"),
+        (48 * 3600, 3600, "{:.1f} h"),
+    ):
         if seconds < limit:
             return text.format(seconds / unit)
     return f"{seconds / 86400:.1f} days"
 
 
 def to_go_s(
-    metrics: Sequence[Mapping[str, Any]], *, num_steps: int | None, max_tokens: int | None = None
+    metrics: Sequence[Mapping[str, Any]],
+    *,
+    num_steps: int | None,
+    max_tokens: int | None = None,
 ) -> float | None:
     """Seconds until the last step ends: the steps that are left, each as long as the median of the
     last LAST.
@@ -201,11 +219,17 @@ def to_go_s(
 
     Returns:
         None where no step has a time, or neither limit is known."""
-    timed = [[line[key] for key in STEP_S if line.get(key) is not None] for line in metrics[-LAST:]]
+    timed = [
+        [line[key] for key in STEP_S if line.get(key) is not None] for line in metrics[-LAST:]
+    ]
     seconds = [values[0] for values in timed if values]
-    left = [] if num_steps is None else [float(num_steps - metrics[-1]["step"])] if metrics else []
+    left = (
+        [] if num_steps is None else [float(num_steps - metrics[-1]["step"])] if metrics else []
+    )
     if metrics and max_tokens is not None:
-        tokens = [line["generated_tokens"] for line in metrics[-LAST:] if line.get("generated_tokens")]
+        tokens = [
+            line["generated_tokens"] for line in metrics[-LAST:] if line.get("generated_tokens")
+        ]
         total = metrics[-1].get("generated_tokens_total")
         if tokens and total is not None:
             left.append((max_tokens - total) / median(tokens))

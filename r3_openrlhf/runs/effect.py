@@ -17,7 +17,17 @@ from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.step_groups import groups_of
 
 READ = (
-    *("uid", "context", "group", "group_replay", "group_ranking", "verdict", "recalled_from", "ranked", "advantage"),
+    *(
+        "uid",
+        "context",
+        "group",
+        "group_replay",
+        "group_ranking",
+        "verdict",
+        "recalled_from",
+        "ranked",
+        "advantage",
+    ),
     *("reward", "truncated", "num_tokens", "trajectory"),
 )
 RESAMPLES = 2000
@@ -42,7 +52,9 @@ class HeldOut:
     def sentence(self) -> str:
         """State the change with its interval, and what it does not decide."""
         if self.steps[0] == self.steps[1]:
-            return f"Not decided: held-out problems were evaluated once, at step {self.steps[0]}."
+            return (
+                f"Not decided: held-out problems were evaluated once, at step {self.steps[0]}."
+            )
         has_interval = self.low is not None and self.high is not None
         interval = f" [{100 * self.low:+.1f}, {100 * self.high:+.1f}]" if has_interval else ""  # type: ignore[operator]
         change = 100 * (self.accuracies[1] - self.accuracies[0])
@@ -111,9 +123,14 @@ class Effect(Totals):
 
 def effect_of(run: RunDirectory) -> Effect:
     """Measure what the mechanisms did. R3Error: the run has no rollouts."""
-    tallies = {step: tally_of(file, step) for step, file in rollout_files.steps_in(run.rollouts).items()}
+    tallies = {
+        step: tally_of(file, step)
+        for step, file in rollout_files.steps_in(run.rollouts).items()
+    }
     if not any(tally["groups"] for tally in tallies.values()):
-        raise R3Error(f"{run.path} has no rollouts, so nothing can be said of them; train it with algo=r3")
+        raise R3Error(
+            f"{run.path} has no rollouts, so nothing can be said of them; train it with algo=r3"
+        )
     return Effect(
         **_totals(tallies.values()),
         held_out=held_out_of(run),
@@ -128,15 +145,23 @@ def held_out_of(run: RunDirectory) -> HeldOut | None:
         return None
     first, last = lines[0], lines[-1]
     files = rollout_files.steps_in(run.held_out_rollouts)
-    before, after = (shares_right(files[line["step"]]) if line["step"] in files else {} for line in (first, last))
+    before, after = (
+        shares_right(files[line["step"]]) if line["step"] in files else {}
+        for line in (first, last)
+    )
     changes = np.array([after[uid] - share for uid, share in before.items() if uid in after])
     low = high = None
-    if len(changes) >= LEAST_PROBLEMS and changes.min() < changes.max():  # equal ones are no certainty
+    # equal ones are no certainty
+    if len(changes) >= LEAST_PROBLEMS and changes.min() < changes.max():
         draws = np.random.default_rng(0).integers(len(changes), size=(RESAMPLES, len(changes)))
         low, high = np.quantile(changes[draws].mean(1), (0.025, 0.975)).tolist()
     accuracies = first["pass_at_1"], last["pass_at_1"]
     return HeldOut(
-        steps=(first["step"], last["step"]), accuracies=accuracies, problems=len(changes), low=low, high=high
+        steps=(first["step"], last["step"]),
+        accuracies=accuracies,
+        problems=len(changes),
+        low=low,
+        high=high,
     )
 
 
@@ -164,8 +189,12 @@ def _tally(file: Path, step: int, _stamp: tuple[int, int, int]) -> Counter[str]:
     try:
         groups = groups_of(rows, step=step)
     except (ValueError, TypeError) as error:
-        raise R3Error(f"{file} is damaged: {error}; restore it from a copy, or remove it") from error
-    accuracy = {group.key: group.num_correct / group.num_graded for group in groups if group.num_graded}
+        raise R3Error(
+            f"{file} is damaged: {error}; restore it from a copy, or remove it"
+        ) from error
+    accuracy = {
+        group.key: group.num_correct / group.num_graded for group in groups if group.num_graded
+    }
     tally: Counter[str] = Counter()
     for group in groups:
         is_graded, is_collapsed = group.key in accuracy, accuracy.get(group.key) in (0.0, 1.0)
@@ -181,7 +210,10 @@ def _tally(file: Path, step: int, _stamp: tuple[int, int, int]) -> Counter[str]:
         tally.update(sums)
         plain = accuracy.get((group.uid, Context.PLAIN.value))
         if group.context is Context.REFLECTION and group.key in accuracy and plain is not None:
-            difference: dict[str, Any] = {"reflected": 1, "reflection_difference": accuracy[group.key] - plain}
+            difference: dict[str, Any] = {
+                "reflected": 1,
+                "reflection_difference": accuracy[group.key] - plain,
+            }
             tally.update(difference)
         if group.fate is not None:
             tally[f"fate:{group.fate}"] += 1
@@ -193,9 +225,18 @@ def _totals(tallies: Iterable[Counter[str]]) -> dict[str, Any]:
     total: Counter[str] = Counter()
     for tally in tallies:
         total.update(tally)
-    counts = {name: total[name] for name in ("groups", "collapsed", "recalled", "ranked", "reflected")}
-    shares = {f"{name}_share": _over(total[f"{name}_mass"], total["mass"]) for name in ("recalled", "ranked")}
-    return counts | shares | {"reflection_difference": _over(total["reflection_difference"], total["reflected"])}
+    counts = {
+        name: total[name] for name in ("groups", "collapsed", "recalled", "ranked", "reflected")
+    }
+    shares = {
+        f"{name}_share": _over(total[f"{name}_mass"], total["mass"])
+        for name in ("recalled", "ranked")
+    }
+    return (
+        counts
+        | shares
+        | {"reflection_difference": _over(total["reflection_difference"], total["reflected"])}
+    )
 
 
 def _over(value: float, of: float) -> float | None:

@@ -17,7 +17,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] | None
 
 
-MAX_BYTES = 2**28  # of a file that is read as a whole, and of one line: no run writes a tenth of it
+# of a file that is read as a whole, and of one line: no run writes a tenth of it
+MAX_BYTES = 2**28
 LARGEST = 2**63  # a longer whole number is no count, and no float either
 
 
@@ -67,7 +68,9 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
     durable; readers, also after a crash, see the old content or the new one, whole."""
     unfinished = path.with_name(f".{path.name}.new")
     unfinished.unlink(missing_ok=True)  # it could be a link, or have another mode
-    with open(unfinished, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as stream:
+    with open(
+        unfinished, "xb", opener=lambda name, flags: os.open(name, flags, mode)
+    ) as stream:
         yield stream
         stream.flush()
         os.fsync(stream.fileno())
@@ -111,7 +114,8 @@ def open_regular(path: Path) -> BinaryIO:
     """Open for reading. OSError: not readable, a link, which may show another file of the reader's
     to those who get the page, or a pipe or a device, which may never end."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # no wait for a pipe
+        # no wait for a pipe
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OSError(errno.ELOOP, "it is a symbolic link", str(path)) from error
@@ -134,7 +138,9 @@ def lines_of(file: BinaryIO) -> Iterator[bytes]:
     """OSError: a line of more than MAX_BYTES."""
     while line := file.readline(MAX_BYTES):
         if len(line) == MAX_BYTES:
-            raise OSError(errno.EFBIG, f"it is damaged: a line has more than {MAX_BYTES // 2**20} MB")
+            raise OSError(
+                errno.EFBIG, f"it is damaged: a line has more than {MAX_BYTES // 2**20} MB"
+            )
         yield line
 
 
@@ -147,7 +153,9 @@ def _sentences(path: Path, line: int | None = None) -> Iterator[None]:
     except OSError as error:
         raise R3Error(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise R3Error(f"{where} is damaged: it is not UTF-8 text; restore the file from a copy") from error
+        raise R3Error(
+            f"{where} is damaged: it is not UTF-8 text; restore the file from a copy"
+        ) from error
     except ValueError as error:
         raise R3Error(f"{where} is damaged: {error}; restore the file from a copy") from error
 
@@ -202,7 +210,13 @@ def _decode(text: bytes, kind: type) -> dict[str, Any]:
             raise ValueError(f"{key[:80]} has too many digits")
     if kind is MetricsLine:
         for key, number in value.items():
-            if key != "not_finite" and (isinstance(number, bool) or not isinstance(number, int | float | None)):
+            if key != "not_finite" and (
+                isinstance(number, bool) or not isinstance(number, int | float | None)
+            ):
                 raise ValueError(f"{key} is no number")
-        value |= {name: value[old] for old, name in OLDER_NAMES.items() if old in value and name not in value}
+        value |= {
+            name: value[old]
+            for old, name in OLDER_NAMES.items()
+            if old in value and name not in value
+        }
     return value

@@ -27,7 +27,12 @@ from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.exchange import Grade, in_group
 from r3_openrlhf.rewards.probe import Probe, grades_of, probe_rewards
 from r3_openrlhf.rewards.thinking import as_graded
-from r3_openrlhf.runs.models.checks import directory_findings, load_tokenizer, template_findings, tokenizer_findings
+from r3_openrlhf.runs.models.checks import (
+    directory_findings,
+    load_tokenizer,
+    template_findings,
+    tokenizer_findings,
+)
 from r3_openrlhf.runs.overview import overview
 
 if TYPE_CHECKING:
@@ -66,10 +71,12 @@ class FirstPage:
     examples: list[Example] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)  # of each: rows, columns, form of answers
-    overview: list[str] = field(default_factory=list)  # of all rows: lengths, kinds of references, the oddest
+    # of all rows: lengths, kinds of references, the oddest
+    overview: list[str] = field(default_factory=list)
     rewards: list[str] = field(default_factory=list)  # the user's own rewards on one problem
     algorithm: list[str] = field(default_factory=list)  # of a training run: `algorithm_lines`
-    imported: list[str] = field(default_factory=list)  # of history.start: number, origin, three rows
+    # of history.start: number, origin, three rows
+    imported: list[str] = field(default_factory=list)
 
     def check(self) -> None:
         """ConfigError: something is wrong for sure."""
@@ -82,32 +89,52 @@ class FirstPage:
 
     def lines(self) -> list[str]:
         """Return the page as lines of text."""
-        left = ", ".join(f"{count:,} {reason}" for reason, count in self.left_out.items() if count)
+        left = ", ".join(
+            f"{count:,} {reason}" for reason, count in self.left_out.items() if count
+        )
         read = self.used + sum(self.left_out.values())
-        rows = f"{read:,} rows read, {self.used:,} used" + (f"; left out: {left}" if left else "")
+        rows = f"{read:,} rows read, {self.used:,} used" + (
+            f"; left out: {left}" if left else ""
+        )
         found = [f"Problems   {rows}", *(f"           {source}" for source in self.sources)]
         if self.steps is not None:
             found.append(f"Steps      {self.steps:,}")
         found += _beside("Rows       ", self.overview)
-        found += [f"{'Algorithm  ' if i == 0 else ' ' * 11}{line}" for i, line in enumerate(self.algorithm)]
+        found += [
+            f"{'Algorithm  ' if i == 0 else ' ' * 11}{line}"
+            for i, line in enumerate(self.algorithm)
+        ]
         for number, example in enumerate(self.examples, start=1):
             found.append(f"Example {number}")
             found += _beside("  prompt     ", example.prompt.split("\n"))
             readings = zip(example.references, example.read_as, strict=True)
             found += _beside(
                 "  reference  ",
-                [one if one == read else f"{one[: _LINE_CHARS // 2]} -> {read}" for one, read in readings],
+                [
+                    one if one == read else f"{one[: _LINE_CHARS // 2]} -> {read}"
+                    for one, read in readings
+                ],
             )
-            found += _beside("  grader     ", [f"{response}: {verdict}" for response, verdict in example.said])
+            found += _beside(
+                "  grader     ",
+                [f"{response}: {verdict}" for response, verdict in example.said],
+            )
         for text in self.imported:
             found += _beside("Imported   ", text.split("\n"))
-        found += _beside("Rewards    ", [part for one in self.rewards for part in wrap(one, _LINE_CHARS)])
-        notes = [("Refused" if one.refuses else "Warning", one.sentence) for one in self.findings]
+        found += _beside(
+            "Rewards    ", [part for one in self.rewards for part in wrap(one, _LINE_CHARS)]
+        )
+        notes = [
+            ("Refused" if one.refuses else "Warning", one.sentence) for one in self.findings
+        ]
         return found + [f"{word}: {_clean(sentence)}" for word, sentence in notes]
 
 
 def page_of_run(
-    config: R3Config, tokenizer: PreTrainedTokenizerBase | None, model: str | None, data: PreparedData
+    config: R3Config,
+    tokenizer: PreTrainedTokenizerBase | None,
+    model: str | None,
+    data: PreparedData,
 ) -> FirstPage:
     """Make the page of a training run, from its training file. Only `FirstPage.check` raises."""
     prompts, labels = read_prompts(data.path)
@@ -142,9 +169,17 @@ def num_steps(config: R3Config, data: PreparedData) -> int:
 
 def page_of_tasks(config: R3Config, model: str | None, data: PreparedData) -> FirstPage:
     """Make the page of an agentic run: model and number of tasks; prompts only arise in play."""
-    tokenizer = model and load_tokenizer(model, trusted=config.model.trust_remote_code, data=config.data)
+    tokenizer = model and load_tokenizer(
+        model, trusted=config.model.trust_remote_code, data=config.data
+    )
     steps, algorithm = num_steps(config, data), algorithm_lines(config)
-    return make_page(FirstPage(used=data.num_problems, steps=steps, algorithm=algorithm), config, tokenizer, model, [])
+    return make_page(
+        FirstPage(used=data.num_problems, steps=steps, algorithm=algorithm),
+        config,
+        tokenizer,
+        model,
+        [],
+    )
 
 
 def algorithm_lines(config: R3Config) -> list[str]:
@@ -155,15 +190,24 @@ def algorithm_lines(config: R3Config) -> list[str]:
     elif config.is_agentic:
         estimator = str(config.agents.estimator)
     else:
-        estimator = config.algo if algorithm.advantages is not None else str(config.advantage.function)
+        estimator = (
+            config.algo if algorithm.advantages is not None else str(config.advantage.function)
+        )
         estimator += ", which has no baseline" if config.estimator.trains_equal_groups else ""
-    bounds = {name: value for name, value in config.loss_settings._asdict().items() if name in config.loss.reads}
-    clip = ", ".join(f"{name} {'off' if value is None else f'{value:g}'}" for name, value in bounds.items())
+    bounds = {
+        name: value
+        for name, value in config.loss_settings._asdict().items()
+        if name in config.loss.reads
+    }
+    clip = ", ".join(
+        f"{name} {'off' if value is None else f'{value:g}'}" for name, value in bounds.items()
+    )
     parts = {
         **{name: getattr(config, name).enabled for name in ("replay", "reflection", "ranking")},
         "rehearsal": config.replay.rehearse.share > 0,
         "imported successes": config.has_imported,
-        "prefix groups": config.has_imported and config.replay.imported.use in ("prefix", "all"),
+        "prefix groups": config.has_imported
+        and config.replay.imported.use in ("prefix", "all"),
         "success weight": config.advantage.success_scale != 1,
         "states": config.exploration.rrl.ratio > 0,
         "critic": algorithm.has_critic,
@@ -205,11 +249,18 @@ def make_page(
     reward, found, shown = config.reward, list[Finding](), [prompt for _, prompt in rows]
     said = _grades(reward, rows)
     if tokenizer is not None and model is not None:
-        ids = [tokenizer(text=prompt, add_special_tokens=False)["input_ids"] for prompt in shown]
-        shown, used_ids = list(map(tokenizer.decode, ids)), [number for one in ids for number in one]
+        ids = [
+            tokenizer(text=prompt, add_special_tokens=False)["input_ids"] for prompt in shown
+        ]
+        shown, used_ids = (
+            list(map(tokenizer.decode, ids)),
+            [number for one in ids for number in one],
+        )
         found += [
             *directory_findings(model),
-            *tokenizer_findings(tokenizer, model, [label.problem for label, _ in rows], used=used_ids),
+            *tokenizer_findings(
+                tokenizer, model, [label.problem for label, _ in rows], used=used_ids
+            ),
             *template_findings(tokenizer, model, config.data, ids[0] if ids else []),
         ]
     examples = [
@@ -223,7 +274,10 @@ def make_page(
         for (label, _), prompt, verdicts in zip(rows, shown, said, strict=True)
     ]
     probed = probe(reward, rows)
-    found += [*start.findings, *(probed.findings if probed is not None else _grader_findings(rows, examples))]
+    found += [
+        *start.findings,
+        *(probed.findings if probed is not None else _grader_findings(rows, examples)),
+    ]
     rewards = probed.rewards if probed is not None else []
     return replace(start, examples=examples, findings=found, rewards=rewards)
 
@@ -250,8 +304,11 @@ def _asks_for_reference(config: RewardConfig) -> str:
     return ""
 
 
-def _grades(config: RewardConfig, rows: Sequence[tuple[Label, str]]) -> list[list[tuple[str, str]]]:
-    if config.urls or not rows:  # a server may be down: `probe_rewards` asks each about one problem
+def _grades(
+    config: RewardConfig, rows: Sequence[tuple[Label, str]]
+) -> list[list[tuple[str, str]]]:
+    # a server may be down: `probe_rewards` asks each about one problem
+    if config.urls or not rows:
         return [[] for _ in rows]
     asked = [_asked(label, prompt, rows) for label, prompt in rows]
     grades = iter(grades_of(config, [request for each in asked for request in each.values()]))
@@ -263,13 +320,21 @@ def _words(grade: Grade) -> str:
     return verdict if grade.reason == verdict else f"{verdict} ({grade.reason})"
 
 
-def _asked(label: Label, prompt: str, rows: Sequence[tuple[Label, str]]) -> dict[str, GradeRequest]:
+def _asked(
+    label: Label, prompt: str, rows: Sequence[tuple[Label, str]]
+) -> dict[str, GradeRequest]:
     if not label.references:  # only the scorer of its task knows the answer
         return {}
     close = "</think> " if as_graded(prompt, "") else ""
-    reference = read_reference(label.references[0]).text if label.task == "math" else label.references[0]
+    reference = (
+        read_reference(label.references[0]).text
+        if label.task == "math"
+        else label.references[0]
+    )
     others = [
-        other.references[0] for other, _ in rows if other.references and other.references[0] not in label.references
+        other.references[0]
+        for other, _ in rows
+        if other.references and other.references[0] not in label.references
     ]
     wrong = others[0] if others else "-8675309"
 
@@ -283,14 +348,18 @@ def _asked(label: Label, prompt: str, rows: Sequence[tuple[Label, str]]) -> dict
     return dict(zip(responses, in_group(list(map(request, responses))), strict=True))
 
 
-def _grader_findings(rows: Sequence[tuple[Label, str]], examples: Sequence[Example]) -> list[Finding]:
+def _grader_findings(
+    rows: Sequence[tuple[Label, str]], examples: Sequence[Example]
+) -> list[Finding]:
     asked = [example.said for example in examples if example.said]
     if not asked:
         return []
     own = not TASKS[rows[0][0].task].of_user
     found = []
     unpaid = [
-        said for said in asked if said[1:] and not any(verdict.startswith("correct") for _, verdict in said[:-1])
+        said
+        for said in asked
+        if said[1:] and not any(verdict.startswith("correct") for _, verdict in said[:-1])
     ]
     if unpaid:
         response, verdict = unpaid[0][0]
@@ -303,7 +372,11 @@ def _grader_findings(rows: Sequence[tuple[Label, str]], examples: Sequence[Examp
         )
     programs = [said[0][1] for said in asked if not said[1:]]
     if programs and all(verdict.startswith("ungraded") for verdict in programs):
-        found.append(Finding(f"the programs of responses cannot be run here: {programs[0]}", refuses=True))
+        found.append(
+            Finding(
+                f"the programs of responses cannot be run here: {programs[0]}", refuses=True
+            )
+        )
     paid = [said[-1][0] for said in asked if said[-1][1].startswith("correct")]
     if paid:
         found.append(
@@ -329,11 +402,16 @@ def _read_as(task: str, reference: str, problem: str) -> str:
 def _beside(head: str, lines: Sequence[str]) -> list[str]:
     """Format a stranger's text as a block after `head`, without control characters. "…": a line is cut."""
     cleaned = map(_clean, lines)
-    shown = [line if len(line) <= _LINE_CHARS else f"{line[: _LINE_CHARS - 1]}…" for line in cleaned]
+    shown = [
+        line if len(line) <= _LINE_CHARS else f"{line[: _LINE_CHARS - 1]}…" for line in cleaned
+    ]
     if len(shown) > _PROMPT_LINES:
         half = _PROMPT_LINES // 2
         shown = [*shown[:half], f"... {len(shown) - _PROMPT_LINES:,} lines ...", *shown[-half:]]
-    return [f"{head if number == 0 else ' ' * len(head)}{line}".rstrip() for number, line in enumerate(shown)]
+    return [
+        f"{head if number == 0 else ' ' * len(head)}{line}".rstrip()
+        for number, line in enumerate(shown)
+    ]
 
 
 def _clean(text: str) -> str:

@@ -12,7 +12,18 @@ from r3_openrlhf.runs.step_groups import groups_of
 SHOWN_LINES = 6  # of a response on a terminal
 COLUMNS = ("right", "wrong", "recalled", "ranked", "reward", "sum |A|")
 RECORD = (
-    *("uid", "problem", "references", "step", "context", "trajectory", "turn", "verdict", "reason", "reward"),
+    *(
+        "uid",
+        "problem",
+        "references",
+        "step",
+        "context",
+        "trajectory",
+        "turn",
+        "verdict",
+        "reason",
+        "reward",
+    ),
     *("ranked", "recalled_from", "origin", "advantage", "num_tokens", "truncated", "text"),
 )
 NOTHING_DONE = (None, "not_collapsed", "not_all_wrong")  # the group needs no replay or ranking
@@ -21,7 +32,10 @@ NOTHING_DONE = (None, "not_collapsed", "not_all_wrong")  # the group needs no re
 def tab_separated(records: Sequence[Mapping[str, Any]]) -> str:
     """Format names, then a line per record, without tabs, line ends, controls; None is empty."""
     rows = [list(records[0]), *(list(record.values()) for record in records)] if records else []
-    return "".join("\t".join("" if cell is None else _one_line(cell) for cell in row) + "\n" for row in rows)
+    return "".join(
+        "\t".join("" if cell is None else _one_line(cell) for cell in row) + "\n"
+        for row in rows
+    )
 
 
 def step_groups(run: RunDirectory, *, step: int) -> list[dict[str, Any]]:
@@ -58,7 +72,9 @@ def step_groups(run: RunDirectory, *, step: int) -> list[dict[str, Any]]:
 def step_page(run: RunDirectory, *, step: int, width: int) -> str:
     """`step_groups` for a terminal: a line per group, problem and reference below. R3Error."""
     groups = step_groups(run, step=step)
-    uids, contexts = (max(len(_one_line(group[key])) for group in groups) for key in ("uid", "context"))
+    uids, contexts = (
+        max(len(_one_line(group[key])) for group in groups) for key in ("uid", "context")
+    )
     lines = [f"step {step} of {run.path.name}: {len(groups)} groups", ""]
     lines.append("  ".join([f"{'uid':{uids}}", f"{'context':{contexts}}", *COLUMNS]))
     for group in groups:
@@ -68,11 +84,20 @@ def step_page(run: RunDirectory, *, step: int, width: int) -> str:
             f"{'-':>6}" if group["reward"] is None else f"{group['reward']:>6.3f}",
             f"{group['sum |advantage|']:>7.3f}",
         ]
-        names = [f"{_one_line(group['uid']):{uids}}", f"{_one_line(group['context']):{contexts}}"]
+        names = [
+            f"{_one_line(group['uid']):{uids}}",
+            f"{_one_line(group['context']):{contexts}}",
+        ]
         lines.append("  ".join([*names, *cells]))
         if group["problem"] is not None:
-            lines += _wrapped(f"{group['problem']} -> {group['references']}", width=width, most=2)
-        done = [f"{key}: {_one_line(group[key])}" for key in ("replay", "ranking") if group[key] not in NOTHING_DONE]
+            lines += _wrapped(
+                f"{group['problem']} -> {group['references']}", width=width, most=2
+            )
+        done = [
+            f"{key}: {_one_line(group[key])}"
+            for key in ("replay", "ranking")
+            if group[key] not in NOTHING_DONE
+        ]
         if done:
             lines += _wrapped("; ".join(done), width=width)
     return "\n".join(lines)
@@ -106,7 +131,10 @@ def group_page(run: RunDirectory, *, uid: str, step: int | None, width: int) -> 
     rollouts = group_rollouts(run, uid=uid, step=step)
     lines = [f"problem {_one_line(rollouts[0]['uid'])}"]
     if rollouts[0]["problem"] is not None:
-        lines += [*_wrapped(rollouts[0]["problem"], width=width), f"reference: {_one_line(rollouts[0]['references'])}"]
+        lines += [
+            *_wrapped(rollouts[0]["problem"], width=width),
+            f"reference: {_one_line(rollouts[0]['references'])}",
+        ]
     for row in rollouts:
         lines += ["", *textwrap.wrap(_facts(row), width=width, subsequent_indent="  ")]
         lines += _wrapped(row.get("text") or "(no text)", width=width, most=SHOWN_LINES)
@@ -115,19 +143,29 @@ def group_page(run: RunDirectory, *, uid: str, step: int | None, width: int) -> 
 
 def group_records(run: RunDirectory, *, uid: str, step: int | None) -> list[dict[str, Any]]:
     """`group_rollouts` with the columns that a person reads, the text last and whole."""
-    return [{key: row.get(key) for key in RECORD} for row in group_rollouts(run, uid=uid, step=step)]
+    return [
+        {key: row.get(key) for key in RECORD} for row in group_rollouts(run, uid=uid, step=step)
+    ]
 
 
 def _facts(row: Mapping[str, Any]) -> str:
     facts = [row["verdict"] + (f" ({row['reason']})" if row["verdict"] == "ungraded" else "")]
     if row["recalled_from"] is not None:
-        facts.append(f"from {row['origin']}" if row.get("origin") else f"recalled from step {row['recalled_from']}")
+        facts.append(
+            f"from {row['origin']}"
+            if row.get("origin")
+            else f"recalled from step {row['recalled_from']}"
+        )
     if row["reward"] is not None:
         facts.append(f"reward {row['reward']:.3f}{' (ranked)' if row.get('ranked') else ''}")
     if row["advantage"] is not None:
         facts.append(f"advantage {row['advantage']:+.3f}")
     facts.append(f"{row['num_tokens']} tokens{' (truncated)' if row['truncated'] else ''}")
-    place = "" if row.get("trajectory") is None else f", trajectory {row['trajectory']}, turn {row['turn']}"
+    place = (
+        ""
+        if row.get("trajectory") is None
+        else f", trajectory {row['trajectory']}, turn {row['turn']}"
+    )
     return _one_line(f"step {row['step']}, {row['context']}{place}: {', '.join(facts)}")
 
 
@@ -147,7 +185,12 @@ def _problem(label: ShownLabel | None) -> dict[str, str | None]:
 def _wrapped(text: str, *, width: int, most: int | None = None) -> list[str]:
     """Wrap to `width`, indented by two; `most` lines, "..." at the end where text is left out."""
     return textwrap.wrap(
-        _one_line(text), width=width, max_lines=most, placeholder=" ...", initial_indent="  ", subsequent_indent="  "
+        _one_line(text),
+        width=width,
+        max_lines=most,
+        placeholder=" ...",
+        initial_indent="  ",
+        subsequent_indent="  ",
     )
 
 

@@ -50,11 +50,19 @@ def copy_steps(run: RunDirectory) -> list[int]:
 
 def best_step(evaluations: Collection[dict[str, Any]], steps: Collection[int]) -> int | None:
     """Return the step with the highest held-out accuracy, the latest of equals; None: unknown."""
-    found = [(line["pass_at_1"], line["step"]) for line in evaluations if line.get("pass_at_1") is not None]
-    return max(((accuracy, step) for accuracy, step in found if step in steps), default=(None, None))[1]
+    found = [
+        (line["pass_at_1"], line["step"])
+        for line in evaluations
+        if line.get("pass_at_1") is not None
+    ]
+    return max(
+        ((accuracy, step) for accuracy, step in found if step in steps), default=(None, None)
+    )[1]
 
 
-def superseded(steps: Collection[int], *, newest: int, max_num: int, best: int | None) -> list[int]:
+def superseded(
+    steps: Collection[int], *, newest: int, max_num: int, best: int | None
+) -> list[int]:
     """Choose the copies that go when step `newest` is there: all but the last `max_num` and best.
 
     Copies of later steps are none of this run's course: it continued from a checkpoint before them.
@@ -66,5 +74,7 @@ def superseded(steps: Collection[int], *, newest: int, max_num: int, best: int |
 def forget_superseded(run: RunDirectory, *, newest: int, max_num: int) -> None:
     """Delete them. `max_num` is checkpoint.max_num."""
     steps = copy_steps(run)
-    for step in superseded(steps, newest=newest, max_num=max_num, best=best_step(run.read_evaluations(), steps)):
+    for step in superseded(
+        steps, newest=newest, max_num=max_num, best=best_step(run.read_evaluations(), steps)
+    ):
         shutil.rmtree(run.checkpoints / f"global_step{step}_hf")

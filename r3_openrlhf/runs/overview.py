@@ -21,9 +21,15 @@ def _letters(text: str) -> float:
 # what a row is measured by -> its value, and whether twice as much is the same step anywhere
 MEASURES: dict[str, tuple[Callable[[Label], float], bool]] = {
     "characters of the problem": (lambda label: len(label.problem), True),
-    "characters of the reference": (lambda label: max(map(len, label.references), default=0), True),
+    "characters of the reference": (
+        lambda label: max(map(len, label.references), default=0),
+        True,
+    ),
     "percent letters in the problem": (lambda label: _letters(label.problem), False),
-    "percent letters in the reference": (lambda label: _letters("".join(label.references)), False),
+    "percent letters in the reference": (
+        lambda label: _letters("".join(label.references)),
+        False,
+    ),
     "references": (lambda label: len(label.references), True),
     "earlier turns": (lambda label: len(label.turns or ()), True),
 }
@@ -51,8 +57,15 @@ def _lengths(labels: Sequence[Label], prompts: Sequence[str]) -> list[str]:
 
 
 def _kinds(labels: Sequence[Label]) -> list[str]:
-    asked = [label for label in labels[:: -(-len(labels) // MOST_KINDS)] if label.task == "math" and label.references]
-    kinds = Counter(read_reference(label.references[0], label.problem).kind or "mathematics" for label in asked)
+    asked = [
+        label
+        for label in labels[:: -(-len(labels) // MOST_KINDS)]
+        if label.task == "math" and label.references
+    ]
+    kinds = Counter(
+        read_reference(label.references[0], label.problem).kind or "mathematics"
+        for label in asked
+    )
     found = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
     return [f"kinds of {len(asked)} references: {found}"] if found else []
 
@@ -72,7 +85,8 @@ def odd_rows(labels: Sequence[Label]) -> list[str]:
         said = f"{values[row]:,.0f} {name}, the middle row has {usual:,.0f}"
         found.append((distances[row], said, labels[row]))
     far = sorted((one for one in found if one[0] >= ODD), key=itemgetter(0), reverse=True)
-    first = {label.uid: (said, label) for _, said, label in far[::-1]}  # a row's largest distance stays
+    # a row's largest distance stays
+    first = {label.uid: (said, label) for _, said, label in far[::-1]}
     return [_odd(said, label) for said, label in list(first.values())[::-1][:MOST_ODD]]
 
 

@@ -32,7 +32,10 @@ class _ProblemLine(msgspec.Struct):
 
 def problems_in(file: Path) -> tuple[dict[str, Problem], str | None]:
     """uid -> problem; and a sentence about the first unreadable line. No file: no problems."""
-    decoder, label_decoder = msgspec.json.Decoder(_ProblemLine), msgspec.json.Decoder(ShownLabel)
+    decoder, label_decoder = (
+        msgspec.json.Decoder(_ProblemLine),
+        msgspec.json.Decoder(ShownLabel),
+    )
     problems: dict[str, Problem] = {}
     fault = None
     try:
@@ -42,7 +45,10 @@ def problems_in(file: Path) -> tuple[dict[str, Problem], str | None]:
                     line = decoder.decode(text)
                     label = label_decoder.decode(line.label)
                 except UNREADABLE as error:
-                    fault = fault or f"{file}, line {number} is damaged: {error}; restore the file from a copy"
+                    fault = (
+                        fault
+                        or f"{file}, line {number} is damaged: {error}; restore the file from a copy"
+                    )
                 else:
                     problems[label.uid] = Problem(label, line.input)
     except FileNotFoundError:

@@ -46,7 +46,9 @@ def summary(run: RunDirectory) -> dict[str, Any]:
         "last": {key: quarter_means(metrics, key)[1] for _, key, _ in LEVELS},
         "first_evaluation": evaluations[0] if evaluations else None,
         "last_evaluation": evaluations[-1] if evaluations else None,
-        "seconds_per_step": {key: mean(metrics, key) for key in (*PHASES.values(), STEP_S, ADDED_S)},
+        "seconds_per_step": {
+            key: mean(metrics, key) for key in (*PHASES.values(), STEP_S, ADDED_S)
+        },
     }
     return _without_absent(numbers)
 
@@ -56,22 +58,35 @@ def summary_table(run: RunDirectory) -> Group:
     numbers = summary(run)
     totals, first, last = numbers["totals"], numbers["first"], numbers["last"]
 
-    table = Table(title=f"{run.path.name}: {numbers['steps']} steps", title_justify="left", show_header=False)
+    table = Table(
+        title=f"{run.path.name}: {numbers['steps']} steps",
+        title_justify="left",
+        show_header=False,
+    )
     table.add_column(style="bold")
     table.add_column(justify="right")
     for name, *keys in MECHANISMS:
         if all(key in totals for key in keys):
-            table.add_row(name, (" -> " if "->" in name else " / ").join(f"{totals[key]:.0f}" for key in keys))
+            table.add_row(
+                name,
+                (" -> " if "->" in name else " / ").join(f"{totals[key]:.0f}" for key in keys),
+            )
     if "data" in numbers:
         counts = numbers["data"]
         table.add_row("problems", str(counts["num_problems"]))
-        left_out = (counts[key] for key in ("num_dropped_overlong", "num_duplicates", "num_unusable"))
-        table.add_row("rows left out: too long / repeated / unusable", " / ".join(map(str, left_out)))
+        left_out = (
+            counts[key] for key in ("num_dropped_overlong", "num_duplicates", "num_unusable")
+        )
+        table.add_row(
+            "rows left out: too long / repeated / unusable", " / ".join(map(str, left_out))
+        )
     for key in filter(numbers.__contains__, TOKENS):
         table.add_row(TOKENS[key], f"{numbers[key]:,.0f}")
     table.add_section()
     quarter = numbers["steps_per_mean"]
-    table.add_row("mean of" + (" a step" if quarter == 1 else f" {quarter} steps"), "first -> last")
+    table.add_row(
+        "mean of" + (" a step" if quarter == 1 else f" {quarter} steps"), "first -> last"
+    )
     for name, key, form in LEVELS:
         if key in first and key in last:
             table.add_row(f"  {name}", f"{first[key]:{form}} -> {last[key]:{form}}")
@@ -85,7 +100,9 @@ def summary_table(run: RunDirectory) -> Group:
             table.add_row(f"seconds per step: {name}", f"{seconds[key]:.2f}")
     added, whole = seconds.get(ADDED_S), seconds.get(STEP_S)
     if added is not None and whole:
-        table.add_row("seconds per step: added by R³", f"{added:.3f} ({added / whole:.1%} of {whole:.2f})")
+        table.add_row(
+            "seconds per step: added by R³", f"{added:.3f} ({added / whole:.1%} of {whole:.2f})"
+        )
     # a path is to be copied: it is never broken, however wide it is
     begun = map(Text, numbers.get("begun_with", []))
     return Group(table, *begun, Text(f"In {run.path}", no_wrap=True, overflow="ignore"))
@@ -97,7 +114,9 @@ def _begun_with(run: RunDirectory) -> list[str] | None:
     return [line for line in said if not line.startswith("correct: ")] if said else None
 
 
-def _evaluation_rows(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _evaluation_rows(
+    before: dict[str, Any], after: dict[str, Any]
+) -> Iterator[tuple[str, str]]:
     """Rows of the numbers that both lines of evaluations.jsonl have."""
     samples, span = before.get("n_samples", "n"), f"step {before['step']} -> {after['step']}"
     for name, key in (
@@ -120,7 +139,9 @@ def _quarter(metrics: Sequence[dict[str, Any]]) -> int:
     return max(1, len(metrics) // 4)
 
 
-def quarter_means(metrics: Sequence[dict[str, Any]], key: str) -> tuple[float | None, float | None]:
+def quarter_means(
+    metrics: Sequence[dict[str, Any]], key: str
+) -> tuple[float | None, float | None]:
     """Means over the first and the last quarter of the steps; None: no values."""
     quarter = _quarter(metrics)
     return mean(metrics[:quarter], key), mean(metrics[-quarter:], key)

@@ -50,7 +50,12 @@ def schema() -> pyarrow.Schema:
         NUMBERS: pa.list_(pa.float16()),
     }
     columns = COLUMNS | TOKEN_COLUMNS
-    return pa.schema([pa.field(name, types[kind], nullable=name not in REQUIRED) for name, kind in columns.items()])
+    return pa.schema(
+        [
+            pa.field(name, types[kind], nullable=name not in REQUIRED)
+            for name, kind in columns.items()
+        ]
+    )
 
 
 def write_step(directory: Path, step: int, rollouts: Iterable[dict[str, Any]]) -> Path:
@@ -66,17 +71,25 @@ def write_step(directory: Path, step: int, rollouts: Iterable[dict[str, Any]]) -
     for row in rows:
         if unknown := row.keys() - COLUMNS.keys() - TOKEN_COLUMNS.keys():
             known = ", ".join(COLUMNS | TOKEN_COLUMNS)
-            raise ValueError(f"a rollout has no {', '.join(sorted(unknown))}; its columns are {known}")
+            raise ValueError(
+                f"a rollout has no {', '.join(sorted(unknown))}; its columns are {known}"
+            )
         if row.get("step") != step:
             raise ValueError(f"a rollout of step {row.get('step')} among those of step {step}")
         for key, value in row.items():
             if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"{key} is {value}, which is not finite, in a rollout of step {step}")
+                raise ValueError(
+                    f"{key} is {value}, which is not finite, in a rollout of step {step}"
+                )
             if key in TOKEN_COLUMNS and value is not None:
                 if len(value) != row.get("num_tokens"):
-                    raise ValueError(f"{key} has {len(value)} values in a rollout of {row.get('num_tokens')} tokens")
+                    raise ValueError(
+                        f"{key} has {len(value)} values in a rollout of {row.get('num_tokens')} tokens"
+                    )
                 if not np.isfinite(np.asarray(value)).all():
-                    raise ValueError(f"{key} holds a value that is not finite, in a rollout of step {row['step']}")
+                    raise ValueError(
+                        f"{key} holds a value that is not finite, in a rollout of step {row['step']}"
+                    )
     table = pa.Table.from_pylist(rows, schema=schema())
     directory.mkdir(parents=True, exist_ok=True)
     file = file_of(directory, step)
@@ -89,7 +102,11 @@ def write_step(directory: Path, step: int, rollouts: Iterable[dict[str, Any]]) -
             # a dictionary of float16 numbers is longer than the numbers
             use_dictionary=[
                 *COLUMNS,
-                *(f"{name}.list.element" for name, kind in TOKEN_COLUMNS.items() if kind == COUNTS),
+                *(
+                    f"{name}.list.element"
+                    for name, kind in TOKEN_COLUMNS.items()
+                    if kind == COUNTS
+                ),
             ],
         )
     return file
@@ -104,11 +121,17 @@ def steps_in(directory: Path) -> dict[int, Path]:
     """Return the file of each step that has one, in order."""
     if not directory.is_dir():
         return {}
-    found = {int(match[1]): path for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))}
+    found = {
+        int(match[1]): path
+        for path in directory.iterdir()
+        if (match := _NAME.fullmatch(path.name))
+    }
     return dict(sorted(found.items()))
 
 
-def read_step(file: Path, *, uid_start: str = "", without: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+def read_step(
+    file: Path, *, uid_start: str = "", without: Collection[str] = ()
+) -> Iterator[dict[str, Any]]:
     """Every rollout of one file whose problem begins with `uid_start`. The columns in `without` are
     not read (the texts are most of a file), nor are those of TOKEN_COLUMNS.
 
@@ -138,7 +161,8 @@ def read_tokens(file: Path, *, uid_start: str = "") -> Iterator[dict[str, np.nda
             found[name] = None if value is None else value.to_numpy(zero_copy_only=False)
             if value is not None and (len(value) != length or value.null_count):
                 raise _damaged(
-                    file, f"{name} of a rollout of {length} tokens has {len(value) - value.null_count} values"
+                    file,
+                    f"{name} of a rollout of {length} tokens has {len(value) - value.null_count} values",
                 )
         yield found
 
@@ -166,10 +190,16 @@ def _read(file: Path, *, uid_start: str, columns: list[str]) -> pyarrow.Table:
                 part = parquet.read_row_group(number, columns=there)
                 parts.append(part if wanted is None else part.filter(wanted))
                 bytes_so_far = unpacked_bytes(parts[-1], before=bytes_so_far)
-            table = pa.concat_tables(parts) if parts else parquet.schema_arrow.empty_table().select(there)
+            table = (
+                pa.concat_tables(parts)
+                if parts
+                else parquet.schema_arrow.empty_table().select(there)
+            )
         for name in columns:
             if name not in there:
-                table = table.append_column(types.field(name), pa.nulls(len(table), types.field(name).type))
+                table = table.append_column(
+                    types.field(name), pa.nulls(len(table), types.field(name).type)
+                )
         table = table.select(columns).cast(pa.schema([types.field(name) for name in columns]))
         import pyarrow.compute as pc
 
@@ -179,12 +209,19 @@ def _read(file: Path, *, uid_start: str, columns: list[str]) -> pyarrow.Table:
                 raise ValueError(f"it is not what a run writes (a null in {name})")
             if (
                 COLUMNS[name] == COUNT
-                and not 0 <= (pc.min(column).as_py() or 0) <= (pc.max(column).as_py() or 0) <= 2**53
+                and not 0
+                <= (pc.min(column).as_py() or 0)
+                <= (pc.max(column).as_py() or 0)
+                <= 2**53
             ):
-                raise ValueError(f"it is not what a run writes ({name} is not from 0 to {2**53})")
+                raise ValueError(
+                    f"it is not what a run writes ({name} is not from 0 to {2**53})"
+                )
         return table
     except (pa.ArrowException, ValueError, MemoryError) as error:
-        raise _damaged(file, " ".join(str(error).split())[:200] or "it does not fit into memory") from error
+        raise _damaged(
+            file, " ".join(str(error).split())[:200] or "it does not fit into memory"
+        ) from error
     except OSError as error:
         raise R3Error(f"{file} cannot be read: {' '.join(str(error).split())[:200]}") from error
 
@@ -200,15 +237,21 @@ def opened(file: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
 
     open_regular(file).close()
     metadata = pq.read_metadata(file)
-    groups = [metadata.row_group(number) for number in range(min(metadata.num_row_groups, MAX_ROWS))]
+    groups = [
+        metadata.row_group(number) for number in range(min(metadata.num_row_groups, MAX_ROWS))
+    ]
     if metadata.num_rows > MAX_ROWS or sum(group.num_rows for group in groups) > MAX_ROWS:
         raise ValueError(f"it has {metadata.num_rows} rows; a step has at most {MAX_ROWS}")
     size = sum(group.total_byte_size for group in groups)
     # equal numbers in a row take no room in the file
-    values = sum(group.column(place).num_values for group in groups for place in range(group.num_columns))
+    values = sum(
+        group.column(place).num_values for group in groups for place in range(group.num_columns)
+    )
     _check_bytes(max(size, 2 * values))
     # only those that it has: any other name is a KeyError
-    texts = [name for name in metadata.schema.to_arrow_schema().names if COLUMNS.get(name) == TEXT]
+    texts = [
+        name for name in metadata.schema.to_arrow_schema().names if COLUMNS.get(name) == TEXT
+    ]
     with pq.ParquetFile(file, metadata=metadata, read_dictionary=texts) as parquet:
         yield parquet
 
@@ -233,7 +276,9 @@ def unpacked_bytes(part: pyarrow.Table, *, before: int = 0) -> int:
 
 def _check_bytes(size: int) -> None:
     if size > MAX_TABLE_BYTES:
-        raise ValueError(f"it unpacks to {size / 1e9:.0f} GB; a step has at most {MAX_TABLE_BYTES / 1e9:.0f}")
+        raise ValueError(
+            f"it unpacks to {size / 1e9:.0f} GB; a step has at most {MAX_TABLE_BYTES / 1e9:.0f}"
+        )
 
 
 def _damaged(file: Path, why: str) -> R3Error:

@@ -51,28 +51,37 @@ def records_of(
     rows = [batch.rows[index] for group in batch.groups for index in group.rows]
     placed = {row.source for row in rows}
     found: list[tuple[Row | None, int]] = [
-        (row, batch.first_of(row).fresh_source if row.source is None else row.source) for row in rows
+        (row, batch.first_of(row).fresh_source if row.source is None else row.source)
+        for row in rows
     ]
-    found += [(None, index) for index in range(len(batch.rollouts)) if index not in placed]  # in no group
+    # in no group
+    found += [(None, index) for index in range(len(batch.rollouts)) if index not in placed]
     records = []
     for row, source in found:
         rollout = batch.rollouts[source] if row is None else row.rollout
         record = record_of(rollout, step=step, row=row)
         if prompts is not None:
             of_group = prompts[source]
-            record["prompt"] = of_group if row is None else (recalled_prompts or {}).get(row.index, of_group)
+            record["prompt"] = (
+                of_group if row is None else (recalled_prompts or {}).get(row.index, of_group)
+            )
         if row is not None:
             group = batch.groups[row.group]
             record |= {"group_replay": group.replay.value, "group_ranking": group.ranking.value}
             record |= _measured(row, (entropies or {}).get(row.index))
             record["token_policy_logprob"] = _float16((policy_logprobs or {}).get(row.index))
-        answers = rollout.given[bool(rollout.prefix_tokens) :]  # of tools: no one sampled them, so no log-probs
-        is_wanted = wanted is TokenValues.ALL or (wanted is TokenValues.USED and row is not None and row.recalled)
+        # of tools: no one sampled them, so no log-probs
+        answers = rollout.given[bool(rollout.prefix_tokens) :]
+        is_wanted = wanted is TokenValues.ALL or (
+            wanted is TokenValues.USED and row is not None and row.recalled
+        )
         if is_wanted and not answers and rollout.has_logprobs:
             record["token_logprob"] = _float16(rollout.response_logprobs)
         has_values = any(record[name] is not None for name in VALUES)
         if token_chars is not None and has_values and rollout.text:
-            record["token_chars"] = token_chars.lengths(rollout.response_ids.tolist(), rollout.text)
+            record["token_chars"] = token_chars.lengths(
+                rollout.response_ids.tolist(), rollout.text
+            )
         records.append(record)
     return records
 
@@ -80,7 +89,12 @@ def records_of(
 def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict[str, Any]:
     """One row with every column, null where nothing is known yet. `row` is None for a rollout that
     is in no group."""
-    entropy, bounds, cut, turn = rollout.entropy, rollout.entropy_bounds, rollout.state, rollout.turn
+    entropy, bounds, cut, turn = (
+        rollout.entropy,
+        rollout.entropy_bounds,
+        rollout.state,
+        rollout.turn,
+    )
     record: dict[str, Any] = dict.fromkeys(COLUMNS | TOKEN_COLUMNS) | {
         "step": step,
         "uid": rollout.uid,
@@ -108,7 +122,9 @@ def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict[str, Any]
             "ranked": row.ranked,
             "advantage": row.advantage if row.trained else None,
             # sampling step; 0: imported
-            "recalled_from": rollout.policy_step + (not rollout.origin) if row.recalled else None,
+            "recalled_from": rollout.policy_step + (not rollout.origin)
+            if row.recalled
+            else None,
         }
     if entropy is not None:
         record |= _entropy(entropy)
@@ -119,12 +135,20 @@ def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict[str, Any]
         record |= {"cut_tokens": cut.num_tokens, "cut_value": cut.value, "cut_state": digest}
     if turn is not None:
         record |= {"trajectory": turn.trajectory, "turn": turn.index, "state": turn.state}
-        record |= {"turn_reward": turn.reward, "step_return": turn.step_return, "valid": turn.valid}
+        record |= {
+            "turn_reward": turn.reward,
+            "step_return": turn.step_return,
+            "valid": turn.valid,
+        }
     return record
 
 
 def _entropy(entropy: EntropyStatistics) -> dict[str, Any]:
-    return {"entropy_peak": entropy.peak, "entropy_global": entropy.global_, "entropy_source": entropy.source}
+    return {
+        "entropy_peak": entropy.peak,
+        "entropy_global": entropy.global_,
+        "entropy_source": entropy.source,
+    }
 
 
 def _digest(rollout: Rollout, num_tokens: int) -> str | None:

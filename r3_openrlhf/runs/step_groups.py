@@ -55,12 +55,17 @@ class StepGroup:
 
 def groups_of(rows: Sequence[Row], *, step: int) -> list[StepGroup]:
     """Return the groups of a step in the order of its file."""
-    groups = [_group(uid, Context(context), its_rows, step) for (uid, context), its_rows in grouped(rows).items()]
+    groups = [
+        _group(uid, Context(context), its_rows, step)
+        for (uid, context), its_rows in grouped(rows).items()
+    ]
     mass = sum(group.mass for group in groups)
     reflected = {group.uid for group in groups if group.context is Context.REFLECTION}
     for group in groups:
         group.share = group.mass / mass if mass else 0.0
-        group.fate = fate_of(group.rows, was_reflected=group.context is Context.PLAIN and group.uid in reflected)
+        group.fate = fate_of(
+            group.rows, was_reflected=group.context is Context.PLAIN and group.uid in reflected
+        )
     return groups
 
 
@@ -83,7 +88,10 @@ def _group(uid: str, context: Context, rows: list[Row], step: int) -> StepGroup:
         num_cut=sum(row["truncated"] for row in fresh),
         num_recalled=len(_first_turns(recalled)),
         num_ranked=sum(bool(row.get("ranked")) for row in rows),
-        oldest=max((step - row["recalled_from"] for row in recalled if not row.get("origin")), default=0),
+        oldest=max(
+            (step - row["recalled_from"] for row in recalled if not row.get("origin")),
+            default=0,
+        ),
         shortest_correct=min((row["num_tokens"] for row in correct), default=None),
         mean_tokens=fmean(row["num_tokens"] for row in fresh) if fresh else 0.0,
         mean_reward=fmean(rewards) if rewards else None,
@@ -99,7 +107,11 @@ def _mass(rows: Iterable[Row]) -> float:
 
 def _first_turns(rows: Sequence[Row]) -> list[Row]:
     """Return a row of each trajectory, with its verdict; all rows where there are no trajectories."""
-    return list({row.get("trajectory") or place: row for place, row in reversed([*enumerate(rows)])}.values())[::-1]
+    return list(
+        {
+            row.get("trajectory") or place: row for place, row in reversed([*enumerate(rows)])
+        }.values()
+    )[::-1]
 
 
 def fate_of(rows: Sequence[Row], *, was_reflected: bool) -> str | None:
@@ -129,7 +141,9 @@ def grouped(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
     }
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        groups.setdefault(keys.get(row.get("group"), (row["uid"], row["context"])), []).append(row)
+        groups.setdefault(keys.get(row.get("group"), (row["uid"], row["context"])), []).append(
+            row
+        )
     return groups
 
 

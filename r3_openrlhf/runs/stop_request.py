@@ -22,7 +22,9 @@ from r3_openrlhf.runs.files import no_link
 
 # Saved, and to be started again: what HTCondor calls the exit code of a self-checkpointing job.
 GO_ON = 85
-DEADLINE = "R3_DEADLINE"  # environment variable: seconds since 1970 at which the job will be killed
+DEADLINE = (
+    "R3_DEADLINE"  # environment variable: seconds since 1970 at which the job will be killed
+)
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 SAME_S = 1.0  # sooner ones are the same: Slurm signals run and agent
 LEAVING_S = 4.0  # for leaving at once; then what is left is killed
@@ -112,7 +114,8 @@ class StopRequest:
             what = under_way()
             if what is None:
                 self.stopped = Stopped(
-                    f"asked to end (signal {name}) before a step began; nothing was lost", nothing_lost=True
+                    f"asked to end (signal {name}) before a step began; nothing was lost",
+                    nothing_lost=True,
                 )
                 raise self.stopped
             with contextlib.suppress(OSError):  # a full disk; the second one still ends the run
@@ -121,7 +124,9 @@ class StopRequest:
                 return
             told = True
             again = "; again to stop now" if ends_at_once else ""
-            threading.Thread(target=say, args=(f"{name}: finishing {what}, then saving{again}",), daemon=True).start()
+            threading.Thread(
+                target=say, args=(f"{name}: finishing {what}, then saving{again}",), daemon=True
+            ).start()
 
         # what a shell has its background jobs ignore stays ignored
         heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
@@ -150,7 +155,9 @@ class StepClock:
         self.longest_step_s = self.longest_save_s = 0.0
 
     @classmethod
-    def from_environment(cls, *, save_minutes: float | None, environment: Mapping[str, str] = os.environ) -> StepClock:
+    def from_environment(
+        cls, *, save_minutes: float | None, environment: Mapping[str, str] = os.environ
+    ) -> StepClock:
         """With the deadline of R3_DEADLINE, or none. ValueError: R3_DEADLINE is no number."""
         deadline = float(environment.get(DEADLINE) or math.inf)
         return cls(save_minutes=save_minutes, deadline=deadline)
@@ -170,7 +177,10 @@ class StepClock:
 
     def is_time_to_save(self) -> bool:
         """Return True if `save_minutes` have passed since the last checkpoint. False if they are None."""
-        return self.save_minutes is not None and self._now() - self._saved >= 60 * self.save_minutes
+        return (
+            self.save_minutes is not None
+            and self._now() - self._saved >= 60 * self.save_minutes
+        )
 
     def reason_to_stop(self) -> str | None:
         """Return why to stop: a step as long as the longest, and a checkpoint, would not end before the deadline.

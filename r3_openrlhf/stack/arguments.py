@@ -17,7 +17,16 @@ from r3_openrlhf.config.words import Device, LossAggregation
 from r3_openrlhf.machine import flash_attention
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.stack.flags import ALSO_SET, ALWAYS, MAY_BE_SET, REFUSED, SAME, check_flag, check_together, origin
+from r3_openrlhf.stack.flags import (
+    ALSO_SET,
+    ALWAYS,
+    MAY_BE_SET,
+    REFUSED,
+    SAME,
+    check_flag,
+    check_together,
+    origin,
+)
 from r3_openrlhf.stack.work import work_of
 
 CRITIC_RATE = 9  # learning rate of a critic's, in those of its policy
@@ -63,7 +72,9 @@ def openrlhf_arguments(
     platform: "cuda" or "cpu". resume: a checkpoint is there and is to be loaded; universal: one
     that was converted (other_ranks.py). Raises ConfigError when config.openrlhf repeats a flag that
     is set here."""
-    flags = _own_flags(config, run, model_dir=model_dir, platform=platform, resume=resume, universal=universal)
+    flags = _own_flags(
+        config, run, model_dir=model_dir, platform=platform, resume=resume, universal=universal
+    )
     set_here = {*flags, *ALSO_SET, *_critic_flags(config, "")} - MAY_BE_SET
     given = given_flags(config)
     given.pop("train.agent_func_path", None)  # our executor loads it
@@ -89,19 +100,40 @@ def own_flags() -> frozenset[str]:
     """Return the names of all flags that a run sets, with a critic or without."""
     config = R3Config(run_dir="run")
     config.model.path = config.data.path = ""
-    flags = _own_flags(config, RunDirectory("run"), model_dir="", platform="cuda", resume=False, universal=False)
+    flags = _own_flags(
+        config,
+        RunDirectory("run"),
+        model_dir="",
+        platform="cuda",
+        resume=False,
+        universal=False,
+    )
     return frozenset({*flags, *_critic_flags(config, "")})
 
 
 def _own_flags(
-    config: R3Config, run: RunDirectory, *, model_dir: str | Path, platform: str, resume: bool, universal: bool
+    config: R3Config,
+    run: RunDirectory,
+    *,
+    model_dir: str | Path,
+    platform: str,
+    resume: bool,
+    universal: bool,
 ) -> dict[str, Any]:
     if config.model.attn_implementation == "flash_attention_2" and flash_attention.is_missing():
         unpacked = replace(config.train, packing=False, dynamic_batch=False)
-        config = replace(config, train=unpacked, model=replace(config.model, attn_implementation="sdpa"))
-    rollout, train, cluster, values = config.rollout, config.train, config.cluster, flatten(config)
+        config = replace(
+            config, train=unpacked, model=replace(config.model, attn_implementation="sdpa")
+        )
+    rollout, train, cluster, values = (
+        config.rollout,
+        config.train,
+        config.cluster,
+        flatten(config),
+    )
     cpu = platform == "cpu"
-    packing = train.packing or train.dynamic_batch  # upstream packs whenever the batch is dynamic
+    # upstream packs whenever the batch is dynamic
+    packing = train.packing or train.dynamic_batch
     algorithm = config.algorithm
     flags = {flag: values[key] for flag, key in SAME.items() if flag not in REFUSED}
     flags |= ALWAYS | {
@@ -117,14 +149,19 @@ def _own_flags(
         "ds.enable_sleep": cluster.enable_sleep and not cpu,
         # model
         "actor.model_name_or_path": str(model_dir),
-        "ds.attn_implementation": "sdpa" if cpu and not packing else config.model.attn_implementation,
+        "ds.attn_implementation": "sdpa"
+        if cpu and not packing
+        else config.model.attn_implementation,
         "ds.packing_samples": packing,
         "data.prompt_dataset": str(run.data),
         "train.agent_func_path": str(work_of(config).executor),
-        "rollout.max_tokens_per_gpu": rollout.max_tokens_per_gpu or (train.max_tokens_per_gpu if packing else None),
+        "rollout.max_tokens_per_gpu": rollout.max_tokens_per_gpu
+        or (train.max_tokens_per_gpu if packing else None),
         "train.batch_size": config.train_batch_size,
         "actor.eps_clip_low_high": [train.eps_clip_low, train.eps_clip_high],
-        "actor.loss_agg_mode": LossAggregation.checked("train.loss_aggregation", train.loss_aggregation),
+        "actor.loss_agg_mode": LossAggregation.checked(
+            "train.loss_aggregation", train.loss_aggregation
+        ),
         "algo.advantage.estimator": algorithm.estimator,
         "algo.kl.use_loss": train.kl_coef > 0,
         "algo.kl.estimator": "k3" if train.kl_coef > 0 else None,
@@ -132,7 +169,9 @@ def _own_flags(
         "reward.overlong_buffer_len": int(DAPO_OVERLONG_SHARE * rollout.max_new_tokens)
         if algorithm.overlong_penalty
         else None,
-        "reward.overlong_penalty_factor": DAPO_OVERLONG_FACTOR if algorithm.overlong_penalty else None,
+        "reward.overlong_penalty_factor": DAPO_OVERLONG_FACTOR
+        if algorithm.overlong_penalty
+        else None,
         "eval.dataset": None,  # R3Trainer has its own (config.held_out)
         # what is kept
         "ckpt.path": str(run.checkpoints),

@@ -64,7 +64,9 @@ class R3GenerateSamplesActor(_below(ppo_trainer_async.GenerateSamplesActor)):  #
         keep_order(strategy, self.config)
         super().__init__(pretrain, strategy, vllm_engines, **kwargs)
         r3 = r3_of(self.config, None)
-        self.samples_generator = AheadGenerator.instead_of(self.samples_generator, self.config, r3)
+        self.samples_generator = AheadGenerator.instead_of(
+            self.samples_generator, self.config, r3
+        )
 
     def start_at(self, step: int, epoch: int, totals: dict[str, float]) -> None:
         """Continue after `step`, in `epoch`, after that many tokens. The store exists."""
@@ -72,7 +74,9 @@ class R3GenerateSamplesActor(_below(ppo_trainer_async.GenerateSamplesActor)):  #
         generator.step, generator.epoch, generator.totals = step, epoch, totals
         if self.config.keeps_history:
             path = RunDirectory(self.config.run_dir).history
-            generator.r3.history = HistoryStore.open(path, seed=self.config.train.seed, writer=False)
+            generator.r3.history = HistoryStore.open(
+                path, seed=self.config.train.seed, writer=False
+            )
 
     def load_state_dict(self, state_dict) -> None:
         """Upstream's (:76), which does not know that an epoch may begin with a checkpoint."""
@@ -96,7 +100,9 @@ class VersionedEngines(BasePPOTrainer):
 
     def tell_engines(self) -> None:
         """Tell each engine how many optimizer steps its weights have had."""
-        ray.get([engine.set_policy_step.remote(self.policy_step) for engine in self.vllm_engines])
+        ray.get(
+            [engine.set_policy_step.remote(self.policy_step) for engine in self.vllm_engines]
+        )
 
 
 class R3TrainingActor(RecordedSteps, _below(ppo_trainer_async.TrainingActor), VersionedEngines):  # type: ignore[misc]
@@ -140,7 +146,9 @@ class R3TrainingActor(RecordedSteps, _below(ppo_trainer_async.TrainingActor), Ve
     def _counts_after_last_step(self) -> dict[str, float]:
         return ray.get(self.generator.take_counts.remote())
 
-    def save_logs_and_checkpoints(self, global_step: int, logs_dict=None, client_states=None) -> None:
+    def save_logs_and_checkpoints(
+        self, global_step: int, logs_dict=None, client_states=None
+    ) -> None:
         """Save as the synchronous trainer does; then announce the wait for rollouts."""
         super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
         self._announce(Phase.SAMPLING)
@@ -155,18 +163,37 @@ class R3TrainerAsync(_below(ppo_trainer_async.PPOTrainerAsync)):  # type: ignore
     """Starts both actors on its own node: they share the history's file."""
 
     def __init__(
-        self, pretrain, strategy, actor_model_group, critic_model_group, reward_model_group, reference_model_group,
-        vllm_engines, **generate_kwargs,
-    ) -> None:  # fmt: skip
+        self,
+        pretrain,
+        strategy,
+        actor_model_group,
+        critic_model_group,
+        reward_model_group,
+        reference_model_group,
+        vllm_engines,
+        **generate_kwargs,
+    ) -> None:
         keep_blocked()
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        here = NodeAffinitySchedulingStrategy(
+            ray.get_runtime_context().get_node_id(), soft=False
+        )
         # upstream's __init__ takes both from the module's global names (:304, :314)
-        ppo_trainer_async.GenerateSamplesActor = ray.remote(R3GenerateSamplesActor).options(scheduling_strategy=here)
-        ppo_trainer_async.TrainingActor = ray.remote(R3TrainingActor).options(scheduling_strategy=here)
+        ppo_trainer_async.GenerateSamplesActor = ray.remote(R3GenerateSamplesActor).options(
+            scheduling_strategy=here
+        )
+        ppo_trainer_async.TrainingActor = ray.remote(R3TrainingActor).options(
+            scheduling_strategy=here
+        )
         super().__init__(
-            pretrain, strategy, actor_model_group, critic_model_group, reward_model_group, reference_model_group,
-            vllm_engines, **generate_kwargs,
-        )  # fmt: skip
+            pretrain,
+            strategy,
+            actor_model_group,
+            critic_model_group,
+            reward_model_group,
+            reference_model_group,
+            vllm_engines,
+            **generate_kwargs,
+        )
         self.vllm_engines = vllm_engines
         ray.get(self.trainer_actor.meet.remote(self.generator_actor, generate_kwargs))
 

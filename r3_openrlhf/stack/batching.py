@@ -9,20 +9,28 @@ ranks * windows: fewer than ranks * windows of them. A window is what one optimi
 from collections.abc import Sequence
 from types import SimpleNamespace
 
-from openrlhf.utils.seqlen_balancing import get_minimum_num_micro_batch_size, get_seqlen_balanced_partitions
+from openrlhf.utils.seqlen_balancing import (
+    get_minimum_num_micro_batch_size,
+    get_seqlen_balanced_partitions,
+)
 
 
 def effective_ranks(args: SimpleNamespace) -> int:
     """Ranks that see different rows (trainer/ppo_utils/experience_maker.py:54-59)."""
     return (
-        args.actor.num_nodes * args.actor.num_gpus_per_node // args.ds.ring_attn_size // args.ds.tensor_parallel_size
+        args.actor.num_nodes
+        * args.actor.num_gpus_per_node
+        // args.ds.ring_attn_size
+        // args.ds.tensor_parallel_size
     )
 
 
 def num_windows(args: SimpleNamespace) -> int:
     """Optimizer steps per training step. Fixed by the fresh rollouts, so that additional rows
     enlarge a window and never add one: the learning-rate schedule keeps its length."""
-    return max(1, args.rollout.batch_size * args.rollout.n_samples_per_prompt // args.train.batch_size)
+    return max(
+        1, args.rollout.batch_size * args.rollout.n_samples_per_prompt // args.train.batch_size
+    )
 
 
 def num_fillers(num_rows: int, *, ranks: int, windows: int) -> int:
@@ -44,7 +52,9 @@ def micro_batches(num_rows: int, micro_batch_size: int) -> list[slice]:
 
 def max_forward_tokens(args: SimpleNamespace) -> int:
     """Return the most tokens of a micro-batch of log-probs, over all processes with its rows."""
-    return args.rollout.max_tokens_per_gpu * args.ds.ring_attn_size * args.ds.tensor_parallel_size
+    return (
+        args.rollout.max_tokens_per_gpu * args.ds.ring_attn_size * args.ds.tensor_parallel_size
+    )
 
 
 def balanced_batches(lengths: Sequence[int], *, ranks: int, max_tokens: int) -> list[list[int]]:
@@ -58,6 +68,8 @@ def balanced_batches(lengths: Sequence[int], *, ranks: int, max_tokens: int) -> 
     most = max(1, len(lengths) // ranks) * ranks
     for count in range(min(most, -(-fewest // ranks) * ranks), most + 1, ranks):
         batches = get_seqlen_balanced_partitions(lengths, count, equal_size=False)
-        if all(len(rows) == 1 or sum(lengths[i] for i in rows) <= max_tokens for rows in batches):
+        if all(
+            len(rows) == 1 or sum(lengths[i] for i in rows) <= max_tokens for rows in batches
+        ):
             break
     return batches

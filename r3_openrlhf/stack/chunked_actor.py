@@ -37,23 +37,46 @@ class ChunkedActor(Actor):
         self._is_checked = False
 
     def forward(
-        self, sequences, action_mask=None, attention_mask=None, return_output=False, ring_attn_group=None, **kwargs
+        self,
+        sequences,
+        action_mask=None,
+        attention_mask=None,
+        return_output=False,
+        ring_attn_group=None,
+        **kwargs,
     ):
         """Log-probs [B, A] as upstream's; everything that needs logits is upstream's own."""
-        if action_mask is None or kwargs.get("return_entropy") or getattr(self, "is_vlm", False):
+        if (
+            action_mask is None
+            or kwargs.get("return_entropy")
+            or getattr(self, "is_vlm", False)
+        ):
             return super().forward(
-                sequences, action_mask, attention_mask, return_output, ring_attn_group=ring_attn_group, **kwargs
+                sequences,
+                action_mask,
+                attention_mask,
+                return_output,
+                ring_attn_group=ring_attn_group,
+                **kwargs,
             )
         if not self._is_checked:
-            self._check(sequences[0][attention_mask[0].bool()][None, :CHECKED_TOKENS], ring_attn_group)
-        output, logprobs_BT, _ = self.of_every_token(sequences, attention_mask, ring_attn_group=ring_attn_group)
+            self._check(
+                sequences[0][attention_mask[0].bool()][None, :CHECKED_TOKENS], ring_attn_group
+            )
+        output, logprobs_BT, _ = self.of_every_token(
+            sequences, attention_mask, ring_attn_group=ring_attn_group
+        )
         logprobs_BA = logprobs_BT[:, :-1][:, -action_mask.shape[1] :] * action_mask.float()
         return (logprobs_BA, output) if return_output else logprobs_BA
 
-    def of_every_token(self, sequences_BT, attention_mask_BT, *, with_entropy=False, ring_attn_group=None):
+    def of_every_token(
+        self, sequences_BT, attention_mask_BT, *, with_entropy=False, ring_attn_group=None
+    ):
         """(model's output, log-probs [B, T], entropy [B, T], nats, no gradient; or None)."""
         batch, seqlen = sequences_BT.size()
-        inputs, labels, restored = model_inputs(self, sequences_BT, attention_mask_BT, ring_attn_group)
+        inputs, labels, restored = model_inputs(
+            self, sequences_BT, attention_mask_BT, ring_attn_group
+        )
         with self._head.asked(labels, self.temperature, with_entropy=with_entropy):
             output = self.model(**inputs)
         found = [restored(values, batch, seqlen) for values in output["logits"].unbind(-1)]
@@ -63,9 +86,13 @@ class ChunkedActor(Actor):
         """Refuse a head that is more than a product (cap, scale): chunks would change it."""
         mask = torch.ones_like(ids_1T)
         with torch.no_grad():
-            expected = super().forward(ids_1T, mask[:, 1:], mask, ring_attn_group=ring_attn_group)
+            expected = super().forward(
+                ids_1T, mask[:, 1:], mask, ring_attn_group=ring_attn_group
+            )
             _, found, _ = self.of_every_token(ids_1T, mask, ring_attn_group=ring_attn_group)
-        difference = (found[:, :-1] - expected).abs().max().item() if ids_1T.shape[1] > 1 else 0.0
+        difference = (
+            (found[:, :-1] - expected).abs().max().item() if ids_1T.shape[1] > 1 else 0.0
+        )
         if not difference <= LARGEST_DIFFERENCE:
             raise TrainingStopped(
                 f"{KEY} is set, but this model's log-probs are not those of its head's product: they differ by {difference:.3f} "
@@ -89,13 +116,17 @@ class LogprobHead:
                 f"use {KEY}=null"
             )
         self._layer, self._chunk_tokens = layer, chunk_tokens
-        self._wanted: tuple[torch.Tensor, float, bool] | None = None  # labels, temperature, entropy
+        self._wanted: tuple[torch.Tensor, float, bool] | None = (
+            None  # labels, temperature, entropy
+        )
         self._logits = layer.forward
         self.seconds = 0.0
         layer.forward = self._forward
 
     @contextmanager
-    def asked(self, labels: torch.Tensor, temperature: float, *, with_entropy: bool) -> Iterator[None]:
+    def asked(
+        self, labels: torch.Tensor, temperature: float, *, with_entropy: bool
+    ) -> Iterator[None]:
         """`labels` is [B, T] like the tokens of the model's next forward pass."""
         self._wanted = (labels, temperature, with_entropy)
         try:
@@ -108,12 +139,17 @@ class LogprobHead:
             return self._logits(hidden_BTH)
         labels, temperature, with_entropy = self._wanted
         arguments = (hidden_BTH.flatten(0, 1), self._layer.weight, labels.flatten())
-        settings: dict[str, Any] = {"chunk_tokens": self._chunk_tokens, "temperature": temperature}
+        settings: dict[str, Any] = {
+            "chunk_tokens": self._chunk_tokens,
+            "temperature": temperature,
+        }
         if not with_entropy:
             return chunked_logprobs(*arguments, **settings).view(*labels.shape, 1)
         torch.cuda.synchronize()
         started = time.perf_counter()
-        found = torch.stack(chunked_logprobs_and_entropy(*arguments, **settings), -1).view(*labels.shape, 2)
+        found = torch.stack(chunked_logprobs_and_entropy(*arguments, **settings), -1).view(
+            *labels.shape, 2
+        )
         torch.cuda.synchronize()
         self.seconds = time.perf_counter() - started
         return found
@@ -135,5 +171,9 @@ def model_inputs(actor, sequences_BT, attention_mask_BT, ring_attn_group):
         )
     position_ids = attention_mask_BT.long().cumsum(-1) - 1
     position_ids.masked_fill_(attention_mask_BT == 0, 1)
-    inputs = {"input_ids": sequences_BT, "attention_mask": attention_mask_BT, "position_ids": position_ids}
+    inputs = {
+        "input_ids": sequences_BT,
+        "attention_mask": attention_mask_BT,
+        "position_ids": position_ids,
+    }
     return inputs, torch.roll(sequences_BT, shifts=-1, dims=1), lambda values, *_: values

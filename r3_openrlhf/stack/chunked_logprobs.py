@@ -29,7 +29,9 @@ def chunked_logprobs(
     ([V, H] once), as one product of all tokens would be. torch's own `linear_cross_entropy` in
     chunks computes the gradient of a mean or a sum in the forward pass; a policy loss weighs each
     token only later. Settings are checked where a run starts (train.logits_chunk_tokens)."""
-    return _ChunkedLogprobs.apply(hidden_TH, weight_VH, labels_T, float(temperature), chunk_tokens)
+    return _ChunkedLogprobs.apply(
+        hidden_TH, weight_VH, labels_T, float(temperature), chunk_tokens
+    )
 
 
 @torch.no_grad()
@@ -43,10 +45,14 @@ def chunked_logprobs_and_entropy(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`core.entropy.token_logprobs_and_entropy` by chunks: log-probs, nats; float32 [T]."""
     parts = [
-        token_logprobs_and_entropy(hidden_TH[chunk] @ weight_VH.T, labels_T[chunk], temperature=temperature)
+        token_logprobs_and_entropy(
+            hidden_TH[chunk] @ weight_VH.T, labels_T[chunk], temperature=temperature
+        )
         for chunk in _chunks(len(hidden_TH), chunk_tokens)
     ]
-    return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
+    return torch.cat([logprobs for logprobs, _ in parts]), torch.cat(
+        [entropy for _, entropy in parts]
+    )
 
 
 class _ChunkedLogprobs(torch.autograd.Function):
@@ -65,7 +71,9 @@ class _ChunkedLogprobs(torch.autograd.Function):
         for chunk in _chunks(len(hidden_TH), chunk_tokens):
             x_CV = _scaled_logits(hidden_TH[chunk], weight_VH, temperature, dtype)
             logsumexp_T[chunk] = torch.logsumexp(x_CV, dim=1)
-            logprobs_T[chunk] = x_CV.gather(1, labels_T[chunk, None]).squeeze(1) - logsumexp_T[chunk]
+            logprobs_T[chunk] = (
+                x_CV.gather(1, labels_T[chunk, None]).squeeze(1) - logsumexp_T[chunk]
+            )
         ctx.save_for_backward(hidden_TH, weight_VH, labels_T, logsumexp_T)
         ctx.temperature, ctx.chunk_tokens = temperature, chunk_tokens
         return logprobs_T
@@ -76,12 +84,18 @@ class _ChunkedLogprobs(torch.autograd.Function):
         hidden_TH, weight_VH, labels_T, logsumexp_T = ctx.saved_tensors
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
         hidden_gradient_TH = torch.empty_like(hidden_TH) if wants_hidden else None
-        weight_gradient_VH = torch.zeros_like(weight_VH, dtype=logsumexp_T.dtype) if wants_weight else None
+        weight_gradient_VH = (
+            torch.zeros_like(weight_VH, dtype=logsumexp_T.dtype) if wants_weight else None
+        )
         for chunk in _chunks(len(hidden_TH), ctx.chunk_tokens):
-            x_CV = _scaled_logits(hidden_TH[chunk], weight_VH, ctx.temperature, logsumexp_T.dtype)
+            x_CV = _scaled_logits(
+                hidden_TH[chunk], weight_VH, ctx.temperature, logsumexp_T.dtype
+            )
             probs_CV = x_CV.sub_(logsumexp_T[chunk, None]).exp_()
             gradient_C1 = gradient_T[chunk, None] / ctx.temperature
-            logit_gradient_CV = probs_CV.mul_(-gradient_C1).scatter_add_(1, labels_T[chunk, None], gradient_C1)
+            logit_gradient_CV = probs_CV.mul_(-gradient_C1).scatter_add_(
+                1, labels_T[chunk, None], gradient_C1
+            )
             logit_gradient_CV = logit_gradient_CV.to(weight_VH.dtype)
             if hidden_gradient_TH is not None:
                 hidden_gradient_TH[chunk] = logit_gradient_CV @ weight_VH

@@ -31,23 +31,31 @@ class Console:
         self.run: RunDirectory | None = None
         self._verbose, self._quiet = verbose and not quiet, quiet
         self._early: list[tuple[Phase, float]] = []  # before there was a run directory
-        self._files: list[Iterator[list[dict]]] = []  # new lines of events, metrics and evaluations
+        # new lines of events, metrics and evaluations
+        self._files: list[Iterator[list[dict]]] = []
         self._log_position = 0
         self._max_tokens: int | None = None
-        self._steps: list[dict] = []  # the last lines of metrics.jsonl that this process has seen
+        # the last lines of metrics.jsonl that this process has seen
+        self._steps: list[dict] = []
 
     def __enter__(self) -> Console:
         self._outputs = Outputs()
         self._sink = tempfile.TemporaryFile()  # noqa: SIM115 (closed in __exit__). Without a name, so that a kill leaves none
         self._outputs.send_to(self._sink.fileno())
-        self._display = Display(None if self._quiet else self._outputs.terminal, poll=self._show_what_is_new)
+        self._display = Display(
+            None if self._quiet else self._outputs.terminal, poll=self._show_what_is_new
+        )
         self._display.__enter__()
         return self
 
     def __exit__(self, kind, error, trace) -> None:
         self._display.__exit__(kind, error, trace)
         self._outputs.restore()
-        if self.run is None and error is not None and not isinstance(error, (R3Error, KeyboardInterrupt)):
+        if (
+            self.run is None
+            and error is not None
+            and not isinstance(error, (R3Error, KeyboardInterrupt))
+        ):
             early = self._early_output.read_text(errors="replace")
             self._outputs.terminal.write(early)  # there is no log to look into
         self._sink.close()
@@ -103,7 +111,9 @@ class Console:
             self._show_log(run)
         for line in metrics:
             self._steps = [*self._steps[-LAST:], line]
-            left = to_go_s(self._steps, num_steps=self._display.num_steps, max_tokens=self._max_tokens)
+            left = to_go_s(
+                self._steps, num_steps=self._display.num_steps, max_tokens=self._max_tokens
+            )
             self._display.progress(line["step"], left_s=left)
             self._display.line(step_line(line) + (f", {duration(left)} to go" if left else ""))
         for line in evaluations:
@@ -131,7 +141,9 @@ def new_lines(path: Path) -> Iterator[list[dict]]:
     while True:
         lines: list[bytes] = []
         status = path.stat() if path.is_file() else None
-        if status is not None and stamp != (stamp := (status.st_ino, status.st_size, status.st_mtime_ns)):
+        if status is not None and stamp != (
+            stamp := (status.st_ino, status.st_size, status.st_mtime_ns)
+        ):
             lines = path.read_bytes().split(b"\n")[:-1]
             if num_seen is None:
                 num_seen = len(lines)

@@ -50,7 +50,9 @@ def response_of(
         "label": label,
         "images": None,
         "mm_train_inputs": None,
-        "observation_tokens": np.array([*prompt_ids, *(one for run in runs for one in run.ids)], dtype=np.int32),
+        "observation_tokens": np.array(
+            [*prompt_ids, *(one for run in runs for one in run.ids)], dtype=np.int32
+        ),
         "action_ranges": ranges,
         "rollout_log_probs": logprobs,
         "truncated": truncated,
@@ -62,13 +64,22 @@ def response_of(
 
 
 def rollout_from_response(
-    response: dict, *, context: Context, step: int, epoch: int, prefix_logprobs: np.ndarray | None = None
+    response: dict,
+    *,
+    context: Context,
+    step: int,
+    epoch: int,
+    prefix_logprobs: np.ndarray | None = None,
 ) -> Rollout:
     """Return the record of one executor response; what is in no action range was given.
     prefix_logprobs: float32, of the tokens that it was given first."""
     payload = response["r3"]
     begins, length = payload["prompt_tokens"], len(response["observation_tokens"])
-    edges = [0, *(place - begins for run in response["action_ranges"] for place in run), length - begins]
+    edges = [
+        0,
+        *(place - begins for run in response["action_ranges"] for place in run),
+        length - begins,
+    ]
     given = tuple(run for run in zip(edges[::2], edges[1::2], strict=True) if run[0] < run[1])
     logprobs = np.array(response["rollout_log_probs"], dtype=np.float32)[begins:]
     if prefix_logprobs is not None:
@@ -98,21 +109,30 @@ def rollout_from_response(
     )
 
 
-def experience_from_recalled(rollout: Rollout, *, prompt_ids: np.ndarray, sibling: Experience) -> Experience:
+def experience_from_recalled(
+    rollout: Rollout, *, prompt_ids: np.ndarray, sibling: Experience
+) -> Experience:
     """Return a recalled rollout as one more row, after the prompt of the group that it joins.
 
     `sibling` is a fresh row of that group, of a rehearsed one any fresh row: every row of a batch
     needs the same fields and info keys (upstream's Experience.concat_experiences looks at the first
     row only)."""
-    sequences_T = torch.from_numpy(np.concatenate([prompt_ids, rollout.response_ids]).astype(np.int64))
+    sequences_T = torch.from_numpy(
+        np.concatenate([prompt_ids, rollout.response_ids]).astype(np.int64)
+    )
     action_mask_A = torch.zeros(len(sequences_T) - 1, dtype=torch.long)
     action_mask_A[len(prompt_ids) - 1 :] = torch.from_numpy(rollout.sampled).long()
     logprobs_A = torch.zeros(len(sequences_T) - 1, dtype=torch.float32)
     if rollout.has_logprobs:  # else the ratio is 1 (experience_maker.py)
-        logprobs_A[len(prompt_ids) - 1 :] = torch.from_numpy(rollout.response_logprobs.astype(np.float32))
+        logprobs_A[len(prompt_ids) - 1 :] = torch.from_numpy(
+            rollout.response_logprobs.astype(np.float32)
+        )
     reward = rollout.graded_reward
     values = {"reward": reward, "score": float(rollout.verdict is Verdict.CORRECT)}
-    info = {key: torch.tensor([values.get(key, 0.0)], dtype=tensor.dtype) for key, tensor in sibling.info.items()}
+    info = {
+        key: torch.tensor([values.get(key, 0.0)], dtype=tensor.dtype)
+        for key, tensor in sibling.info.items()
+    }
     return Experience(
         sequences=sequences_T.unsqueeze(0),
         attention_mask=torch.ones_like(sequences_T).unsqueeze(0),

@@ -20,7 +20,9 @@ from r3_openrlhf.stack.phases import announce_builds
 from r3_openrlhf.stack.policy_update import AnyNumberOfRows, in_order
 
 # trainer/ray/ppo_critic.py:196: the name is a Ray actor; this is the decorated class
-UpstreamCriticActor: Any = ppo_critic.CriticModelActor.__ray_metadata__.modified_class.__ray_actor_class__
+UpstreamCriticActor: Any = (
+    ppo_critic.CriticModelActor.__ray_metadata__.modified_class.__ray_actor_class__
+)
 
 
 class R3CriticTrainer(AnyNumberOfRows, ppo_critic.CriticPPOTrainer):

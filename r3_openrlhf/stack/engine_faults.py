@@ -29,4 +29,6 @@ def grade_of_fault(fault: str) -> Grade:
     """Return the absence of a grade. The engine's process is this one."""
     what = fault.removeprefix(ENGINE)
     said = f"the rollout engine in process {os.getpid()} on {os.uname().nodename} gave up a response ({what})"
-    return Grade(verdict=Verdict.UNGRADED, reason=fault, score=None, reward=None, extras={"error": said})
+    return Grade(
+        verdict=Verdict.UNGRADED, reason=fault, score=None, reward=None, extras={"error": said}
+    )

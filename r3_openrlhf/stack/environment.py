@@ -19,7 +19,12 @@ def environment_of(config: R3Config, platform: str = "cuda") -> dict[str, str]:
     """Return the variables that a process of the job needs for `config_from_environment` and `on_cpu`."""
     recorded = {name: os.environ[name] for name in (RECORD, PLAYBACK) if name in os.environ}
     trusted = str(int(config.model.trust_remote_code))
-    return {VARIABLE: config_to_json(config), PLATFORM: platform, MODEL_CODE: trusted, **recorded}
+    return {
+        VARIABLE: config_to_json(config),
+        PLATFORM: platform,
+        MODEL_CODE: trusted,
+        **recorded,
+    }
 
 
 def on_cpu() -> bool:
@@ -45,5 +50,7 @@ def config_from_environment() -> R3Config:
     """Return the configuration of this job, read once a process. ConfigError: the variable is not set."""
     text = os.environ.get(VARIABLE)
     if text is None:
-        raise ConfigError(f"the environment variable {VARIABLE} is not set; start the job with `r3 train`")
+        raise ConfigError(
+            f"the environment variable {VARIABLE} is not set; start the job with `r3 train`"
+        )
     return config_from_json(text)

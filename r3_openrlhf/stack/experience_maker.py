@@ -87,18 +87,24 @@ class StockExperienceMaker(RemoteExperienceMaker):
         complete_ungraded(rollout_samples)
         experiences = super().make_experience_batch(rollout_samples)
         if self.advantage_estimator in ESTIMATORS:
-            count_graded_alone(experiences, rollout_samples, ESTIMATORS[self.advantage_estimator])
+            count_graded_alone(
+                experiences, rollout_samples, ESTIMATORS[self.advantage_estimator]
+            )
         for experience, position, index in rows_of(experiences):
             mask = experience.action_mask[position].bool()
             if mask.any():
-                rollout_samples[index].r3_advantage = experience.advantages[position][mask].mean().item()
+                rollout_samples[index].r3_advantage = (
+                    experience.advantages[position][mask].mean().item()
+                )
         for row in batch.rows:
             row.advantage = getattr(rollout_samples[row.fresh_source], "r3_advantage", 0.0)
         self._keep_policy_logprobs(experiences, batch.rows)
         explained = explained_variance(experiences)
         if self.config.exploration.rrl.ratio:
             values = values_of_responses(experiences, self.rollouts)
-            self.r3.mark_states(self.rollouts, values, step=self.step, explained=explained.get(EXPLAINED))
+            self.r3.mark_states(
+                self.rollouts, values, step=self.step, explained=explained.get(EXPLAINED)
+            )
         self._report(batch, self._gaps(experiences, self.rollouts), explained)
         return experiences
 
@@ -110,15 +116,21 @@ class StockExperienceMaker(RemoteExperienceMaker):
         ranks = effective_ranks(self.args)
         if self.args.train.dynamic_batch_enable:
             lengths = [int(sample.total_length.item()) for sample in rollout_samples]
-            batches = balanced_batches(lengths, ranks=ranks, max_tokens=max_forward_tokens(self.args))
+            batches = balanced_batches(
+                lengths, ranks=ranks, max_tokens=max_forward_tokens(self.args)
+            )
         else:
             batches = [
                 list(range(rank.start + inside.start, rank.start + inside.stop))
                 for rank in even_slices(len(rollout_samples), ranks)
-                for inside in micro_batches(rank.stop - rank.start, self.args.rollout.micro_batch_size)
+                for inside in micro_batches(
+                    rank.stop - rank.start, self.args.rollout.micro_batch_size
+                )
             ]
         return [
-            Experience.concat_experiences([rollout_samples[i] for i in batch], self.tokenizer.pad_token_id)
+            Experience.concat_experiences(
+                [rollout_samples[i] for i in batch], self.tokenizer.pad_token_id
+            )
             for batch in batches
         ]
 
@@ -127,11 +139,20 @@ class StockExperienceMaker(RemoteExperienceMaker):
         self._prompts = [sample.prompts[0] for sample in rollout_samples]
         self._entropies, self._policy_logprobs, self._recalled_prompts = {}, {}, {}
         for rollout in self.rollouts:
-            if rollout.verdict is not Verdict.UNGRADED and not math.isfinite(rollout.graded_reward):
-                raise TrainingStopped(f"the reward of a rollout of problem {rollout.uid} is {rollout.reward}")
+            if rollout.verdict is not Verdict.UNGRADED and not math.isfinite(
+                rollout.graded_reward
+            ):
+                raise TrainingStopped(
+                    f"the reward of a rollout of problem {rollout.uid} is {rollout.reward}"
+                )
         started = time.perf_counter()
         groups = [(sample.prompts[0], sample.labels[0]) for sample in rollout_samples]
-        batch = self.r3.recall(self.rollouts, step=self.step, groups=groups, rows_of_recalled=self._rows_of_recalled)
+        batch = self.r3.recall(
+            self.rollouts,
+            step=self.step,
+            groups=groups,
+            rows_of_recalled=self._rows_of_recalled,
+        )
         self._recall_s = time.perf_counter() - started
         self._check_ungraded(batch)
         self.warnings = early_warnings(self.rollouts, step=self.step + 1)
@@ -147,9 +168,13 @@ class StockExperienceMaker(RemoteExperienceMaker):
         """Log-probs of the step's forward pass for the file: recalled rows, or by logging.
         A fresh row that began with given tokens has none: they are not measured."""
         kept = self.config.logging.token_values
-        for experience, position, index in rows_of(experiences) if kept != TokenValues.NONE else ():
+        for experience, position, index in (
+            rows_of(experiences) if kept != TokenValues.NONE else ()
+        ):
             if index < len(rows) and (kept == TokenValues.ALL or rows[index].recalled):
-                found_T = experience.action_log_probs[position][experience.action_mask[position].bool()]
+                found_T = experience.action_log_probs[position][
+                    experience.action_mask[position].bool()
+                ]
                 if len(found_T) == rows[index].rollout.num_tokens:
                     self._policy_logprobs[rows[index].index] = found_T.float().numpy().copy()
 
@@ -161,7 +186,10 @@ class StockExperienceMaker(RemoteExperienceMaker):
         return self.rollouts
 
     def _check_ungraded(self, batch: MixedBatch) -> None:
-        rate, limit = batch.num_ungraded / len(self.rollouts), self.config.reward.max_ungraded_rate
+        rate, limit = (
+            batch.num_ungraded / len(self.rollouts),
+            self.config.reward.max_ungraded_rate,
+        )
         if rate > limit:
             reasons = {one.reason for one in self.rollouts if one.verdict is Verdict.UNGRADED}
             broken = "rollout engine" if all(map(is_fault, reasons)) else "grader"
@@ -170,15 +198,23 @@ class StockExperienceMaker(RemoteExperienceMaker):
                 f"reward.max_ungraded_rate={limit}; repair the {broken}, then start the same command again"
             )
 
-    def _gaps(self, experiences: list[Experience], rollouts: Sequence[Rollout | None]) -> dict[str, float]:
+    def _gaps(
+        self, experiences: list[Experience], rollouts: Sequence[Rollout | None]
+    ) -> dict[str, float]:
         """Measure the distance between actor and engine, as metrics. rollouts: of each row, None
         where it is not fresh.
 
         Where rollouts are sampled ahead, older weights explain a difference: the sync shows in rows
         of the current ones alone, and is not reported of a step that has none."""
-        fresh = {i: self.step - one.policy_step for i, one in enumerate(rollouts) if one is not None}
+        fresh = {
+            i: self.step - one.policy_step for i, one in enumerate(rollouts) if one is not None
+        }
         clip = self.args.actor.eps_clip_low_high
-        current = {index for index, lag in fresh.items() if lag == 0} if self.config.is_async else set(fresh)
+        current = (
+            {index for index, lag in fresh.items() if lag == 0}
+            if self.config.is_async
+            else set(fresh)
+        )
         found: dict[str, float] = {}
         if current or not self.config.is_async:
             gap = logprob_gap(experiences, current, clip=clip)
@@ -191,9 +227,13 @@ class StockExperienceMaker(RemoteExperienceMaker):
             "r3/async/max_lag": float(max(fresh.values(), default=0)),
         }
 
-    def _report(self, batch: MixedBatch, gaps: dict[str, float], metrics: dict[str, float]) -> None:
+    def _report(
+        self, batch: MixedBatch, gaps: dict[str, float], metrics: dict[str, float]
+    ) -> None:
         limit = self.config.stop.max_abs_logprob_gap
-        if SYNC_GAP in gaps and not (gaps[SYNC_GAP] <= limit and gaps[SYNC_P99] <= P99_FACTOR * limit):
+        if SYNC_GAP in gaps and not (
+            gaps[SYNC_GAP] <= limit and gaps[SYNC_P99] <= P99_FACTOR * limit
+        ):
             raise TrainingStopped(
                 f"actor and rollout engine disagree: mean |log-prob difference| on fresh rollouts is {gaps[SYNC_GAP]:.4g} nats, "
                 f"99th percentile {gaps[SYNC_P99]:.4g} nats, {gaps[SYNC_CLIP]:.0%} of the tokens outside the clip; "
@@ -201,7 +241,9 @@ class StockExperienceMaker(RemoteExperienceMaker):
                 "is broken or the settings differ (temperature, dtype): see docs/install.md"
             )
         self.metrics = {**self.r3.metrics(batch, step=self.step), **gaps, **metrics}
-        self.metrics["trained_tokens"] = trained_tokens(batch, passes=self.config.train.inner_epochs)
+        self.metrics["trained_tokens"] = trained_tokens(
+            batch, passes=self.config.train.inner_epochs
+        )
         self.metrics.update(entropy_metrics(self.rollouts) | extra_metrics(self.rollouts))
         self.records = records_of(
             batch,
@@ -232,7 +274,9 @@ class R3ExperienceMaker(StockExperienceMaker):
         config, seconds = self.config, {}
         batch = self._batch(rollout_samples)
         if not batch.rows:
-            raise TrainingStopped("no group of this step has two graded rollouts; see r3/grading in metrics.jsonl")
+            raise TrainingStopped(
+                "no group of this step has two graded rollouts; see r3/grading in metrics.jsonl"
+            )
         seconds["r3/time/recall_s"] = self._recall_s
 
         started = time.perf_counter()
@@ -244,13 +288,19 @@ class R3ExperienceMaker(StockExperienceMaker):
 
         samples_list = self.split_rollout_samples(samples)
         if measured:
-            self._announce_entropy(samples_list, {i for i, row in enumerate(rows) if row.index in measured})
+            self._announce_entropy(
+                samples_list, {i for i, row in enumerate(rows) if row.index in measured}
+            )
         experiences = self.make_experience(samples_list)
-        found, seconds["r3/time/entropy_s"] = self._exact_entropy(samples_list) if measured else ({}, 0.0)
+        found, seconds["r3/time/entropy_s"] = (
+            self._exact_entropy(samples_list) if measured else ({}, 0.0)
+        )
 
         started = time.perf_counter()
         self._entropies = {row.index: found[i] for i, row in enumerate(rows) if i in found}
-        self.r3.assign_advantages(batch, {batch.rows[i].fresh_source: self._entropies[i] for i in exact})
+        self.r3.assign_advantages(
+            batch, {batch.rows[i].fresh_source: self._entropies[i] for i in exact}
+        )
         self._keep_policy_logprobs(experiences, rows)
         off_policy = self._set_old_logprobs(experiences, rows, batch)
         gaps = self._gaps(experiences, [None if row.recalled else row.rollout for row in rows])
@@ -262,7 +312,9 @@ class R3ExperienceMaker(StockExperienceMaker):
 
     # ── CCR ──
 
-    def _samples(self, batch: MixedBatch, rows: list[Row], rollout_samples: list[Experience]) -> list[Experience]:
+    def _samples(
+        self, batch: MixedBatch, rows: list[Row], rollout_samples: list[Experience]
+    ) -> list[Experience]:
         """One Experience per trained row, then the fillers."""
         samples = []
         for row in rows:
@@ -271,23 +323,39 @@ class R3ExperienceMaker(StockExperienceMaker):
             else:
                 sibling = rollout_samples[batch.first_of(row).fresh_source]
                 prompt_ids = batch.prompt_ids_of(row)
-                samples.append(experience_from_recalled(row.rollout, prompt_ids=prompt_ids, sibling=sibling))
-        missing = num_fillers(len(samples), ranks=effective_ranks(self.args), windows=num_windows(self.args))
-        return samples + [filler_experience(samples[0], self.tokenizer.pad_token_id) for _ in range(missing)]
+                samples.append(
+                    experience_from_recalled(
+                        row.rollout, prompt_ids=prompt_ids, sibling=sibling
+                    )
+                )
+        missing = num_fillers(
+            len(samples), ranks=effective_ranks(self.args), windows=num_windows(self.args)
+        )
+        return samples + [
+            filler_experience(samples[0], self.tokenizer.pad_token_id) for _ in range(missing)
+        ]
 
     # ── SERR ──
 
     def _announce_entropy(self, samples_list: list[Experience], wanted: set[int]) -> None:
         rows = [[index in wanted for index in samples.index] for samples in samples_list]
-        ray.get(self.actor_model_group.async_run_method_batch(method_name="expect_entropy", rows=rows))
+        ray.get(
+            self.actor_model_group.async_run_method_batch(
+                method_name="expect_entropy", rows=rows
+            )
+        )
 
-    def _exact_entropy(self, samples_list: list[Experience]) -> tuple[dict[int, EntropyStatistics], float]:
+    def _exact_entropy(
+        self, samples_list: list[Experience]
+    ) -> tuple[dict[int, EntropyStatistics], float]:
         """Row index -> exact statistics, and the seconds of the slowest rank."""
         duplicates = self.args.ds.ring_attn_size * self.args.ds.tensor_parallel_size
         ranks = ray.get(self.actor_model_group.async_run_method("pop_entropy"))[::duplicates]
         passes = list(itertools.chain.from_iterable(ranks))
         if len(passes) != len(samples_list):
-            raise TrainingStopped(f"{len(samples_list)} forward passes but entropy of {len(passes)}")
+            raise TrainingStopped(
+                f"{len(samples_list)} forward passes but entropy of {len(passes)}"
+            )
         found = {}
         for samples, measured in zip(samples_list, passes, strict=True):
             for place, (index, (peak, global_)) in enumerate(
@@ -295,12 +363,16 @@ class R3ExperienceMaker(StockExperienceMaker):
             ):
                 if not math.isnan(peak):
                     tokens = measured.tokens.get(place)
-                    found[index] = EntropyStatistics(peak=peak, global_=global_, source="exact", tokens=tokens)
+                    found[index] = EntropyStatistics(
+                        peak=peak, global_=global_, source="exact", tokens=tokens
+                    )
         return found, max(sum(measured.seconds for measured in rank) for rank in ranks)
 
     # ── tensors ──
 
-    def _set_old_logprobs(self, experiences: list[Experience], rows: list[Row], batch: MixedBatch) -> dict[str, float]:
+    def _set_old_logprobs(
+        self, experiences: list[Experience], rows: list[Row], batch: MixedBatch
+    ) -> dict[str, float]:
         """Set the log-probs of a recalled row's ratio, and measure how far off-policy it is."""
         gaps: list[torch.Tensor] = []
         smallest: list[float] = []  # of each recalled success
@@ -324,7 +396,10 @@ class R3ExperienceMaker(StockExperienceMaker):
             else:  # importance sampling of stale engines must not see a stored policy
                 stored[position] = now[position].to(stored.dtype)
         gap_T = torch.cat(gaps) if gaps else torch.zeros(0)
-        ratio_T, gap = gap_T.clamp(-20, 20).exp(), gap_of_tokens(gap_T, clip=self.args.actor.eps_clip_low_high)
+        ratio_T, gap = (
+            gap_T.clamp(-20, 20).exp(),
+            gap_of_tokens(gap_T, clip=self.args.actor.eps_clip_low_high),
+        )
         return {
             "r3/replay/ratio_mean": ratio_T.mean(dtype=torch.float64).item() if gaps else 0.0,
             "r3/replay/ratio_max": ratio_T.max().item() if gaps else 0.0,
@@ -338,9 +413,15 @@ class R3ExperienceMaker(StockExperienceMaker):
         sampling log-probs, as a recalled row's. OpenRLHF corrects stale rollouts in another way."""
         if not self.config.is_async or self.args.algo.advantage.is_correction_level != "off":
             return
-        stale = {i for i, row in enumerate(rows) if not row.recalled and row.rollout.policy_step < self.step}
+        stale = {
+            i
+            for i, row in enumerate(rows)
+            if not row.recalled and row.rollout.policy_step < self.step
+        }
         for experience in experiences:
-            mine = [position for position, index in enumerate(experience.index) if index in stale]
+            mine = [
+                position for position, index in enumerate(experience.index) if index in stale
+            ]
             if mine:
                 old = experience.action_log_probs.clone()  # Ray's memory is not ours to write
                 old[mine] = experience.rollout_log_probs[mine].to(old.dtype)
@@ -354,22 +435,31 @@ class R3ExperienceMaker(StockExperienceMaker):
             fillers = [0.0] * sum(index >= len(rows) for index in experience.index)
             of_rows = [index for index in experience.index if index < len(rows)]
             # fillers come last in row order, and indices inside a micro-batch ascend
-            advantage_B = torch.tensor([values[i] for i in of_rows] + fillers, dtype=torch.float32)
-            experience.rewards = torch.tensor([rewards[i] for i in of_rows] + fillers, dtype=torch.float32)
+            advantage_B = torch.tensor(
+                [values[i] for i in of_rows] + fillers, dtype=torch.float32
+            )
+            experience.rewards = torch.tensor(
+                [rewards[i] for i in of_rows] + fillers, dtype=torch.float32
+            )
             experience.info["reward"] = experience.rewards.clone()
             mask_BA = experience.action_mask
             # no reward_clip_range: these are advantages
-            reward_BA = compute_reward(advantage_B, self.kl_ctl.value, experience.kl, action_mask=mask_BA)
+            reward_BA = compute_reward(
+                advantage_B, self.kl_ctl.value, experience.kl, action_mask=mask_BA
+            )
             experience.returns = returns_to_go(reward_BA, mask_BA)
             experience.advantages = experience.returns.clone()
             if (weight := IMPORTED_WEIGHTS[self.config.replay.imported.weight]) is not None:
                 for position, index in enumerate(experience.index):
-                    if index < len(rows) and rows[index].rollout.origin:  # ratio 1: the policy's own log-probs
+                    # ratio 1: the policy's own log-probs
+                    if index < len(rows) and rows[index].rollout.origin:
                         probs_A = experience.action_log_probs[position].float().exp()
                         experience.advantages[position] *= weight(probs_A)
             experience.info["return"] = reward_BA.sum(dim=-1)
             if "recalled" in self.config.loss.reads:
-                experience.info[RECALLED] = torch.tensor([rows[i].recalled for i in of_rows] + fillers).float()
+                experience.info[RECALLED] = torch.tensor(
+                    [rows[i].recalled for i in of_rows] + fillers
+                ).float()
             experience.kl = None
 
 
@@ -386,13 +476,18 @@ def complete_ungraded(rollout_samples: list[Experience]) -> None:
     graded: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for sample in rollout_samples:
         if sample.r3_rollout.verdict is not Verdict.UNGRADED:
-            values = sample.r3_rollout.reward, float(sample.r3_rollout.verdict is Verdict.CORRECT)
+            values = (
+                sample.r3_rollout.reward,
+                float(sample.r3_rollout.verdict is Verdict.CORRECT),
+            )
             graded.setdefault((sample.prompts[0], sample.labels[0]), []).append(values)
     for sample in rollout_samples:
         if sample.r3_rollout.verdict is Verdict.UNGRADED:
             siblings = graded.get((sample.prompts[0], sample.labels[0]), [(0.0, 0.0)])
             # not "a reward above 0": a user's rewards may give a failure one, and a success none
-            sample.rewards, sample.scores = torch.tensor(siblings, dtype=torch.float32).mean(dim=0).split(1)
+            sample.rewards, sample.scores = (
+                torch.tensor(siblings, dtype=torch.float32).mean(dim=0).split(1)
+            )
             sample.info["reward"], sample.info["score"] = sample.rewards, sample.scores
             sample.action_mask = torch.zeros_like(sample.action_mask)
             # an overlong penalty would move the mean
@@ -420,4 +515,6 @@ def count_graded_alone(
         rewards = [experience.rewards[position].item() for experience, position in rows]
         values = estimator.of(rewards, **EQ_3)
         for (experience, position), value in zip(rows, values, strict=True):
-            experience.advantages[position] = experience.returns[position] = value * experience.action_mask[position]
+            experience.advantages[position] = experience.returns[position] = (
+                value * experience.action_mask[position]
+            )

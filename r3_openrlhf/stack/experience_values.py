@@ -28,14 +28,21 @@ class LogprobGap(NamedTuple):
     outside_clip: float
 
 
-def logprob_gap(experiences: list[Experience], rows: Collection[int], *, clip: Sequence[float]) -> LogprobGap:
+def logprob_gap(
+    experiences: list[Experience], rows: Collection[int], *, clip: Sequence[float]
+) -> LogprobGap:
     """Compare actor and engine on the response tokens. The mean shows a bad sync (signed means,
     checksums and rewards do not), the others noise. clip: bounds of a ratio below and above 1."""
     gaps = []
     for experience in experiences:
-        positions = [position for position, index in enumerate(experience.index) if index in rows]
+        positions = [
+            position for position, index in enumerate(experience.index) if index in rows
+        ]
         mask_BA = experience.action_mask[positions].bool()
-        gap_BA = experience.action_log_probs[positions].float() - experience.rollout_log_probs[positions].float()
+        gap_BA = (
+            experience.action_log_probs[positions].float()
+            - experience.rollout_log_probs[positions].float()
+        )
         gaps.append(gap_BA[mask_BA])
     return gap_of_tokens(torch.cat(gaps) if gaps else torch.zeros(0), clip=clip)
 
@@ -52,24 +59,32 @@ def gap_of_tokens(gap_T: torch.Tensor, *, clip: Sequence[float]) -> LogprobGap:
     return LogprobGap(size_T.mean(dtype=torch.float64).item(), p99, outside / len(gap_T))
 
 
-def values_of_responses(experiences: list[Experience], rollouts: Sequence[Rollout]) -> dict[int, np.ndarray]:
+def values_of_responses(
+    experiences: list[Experience], rollouts: Sequence[Rollout]
+) -> dict[int, np.ndarray]:
     """Index of a rollout -> the critic's values, float32 [T], before each token; 0 of given tokens,
     which are not trained. Rollouts that train nothing are left out."""
     found = {}
     for experience, position, index in rows_of(experiences):
-        values = experience.values[position][experience.action_mask[position].bool()].float().numpy()
+        values = (
+            experience.values[position][experience.action_mask[position].bool()].float().numpy()
+        )
         if len(values):
             found[index] = np.zeros(rollouts[index].num_tokens, np.float32)
             found[index][rollouts[index].sampled] = values
     return found
 
 
-def values_of_prefixes(critics, rollouts: Sequence[Rollout], lengths: Sequence[int]) -> list[float]:
+def values_of_prefixes(
+    critics, rollouts: Sequence[Rollout], lengths: Sequence[int]
+) -> list[float]:
     """Today's value of the first `lengths[i]` tokens of response i, from the critic's ranks.
 
     Each row has one token more: a value is read before a token (models/model.py:307)."""
     rows = [
-        torch.from_numpy(np.concatenate([one.prompt_ids, one.response_ids[: length + 1]])).long()[None]
+        torch.from_numpy(
+            np.concatenate([one.prompt_ids, one.response_ids[: length + 1]])
+        ).long()[None]
         for one, length in zip(rollouts, lengths, strict=True)
     ]
     return [values_A[-1].item() for values_A in _forward(critics, rows)]
@@ -77,7 +92,10 @@ def values_of_prefixes(critics, rollouts: Sequence[Rollout], lengths: Sequence[i
 
 def logprobs_of(actors, rollouts: Sequence[Rollout]) -> list[np.ndarray]:
     """Log-probs of stored responses after their own prompts, from the policy's ranks: float32 [T]."""
-    rows = [torch.from_numpy(np.concatenate([one.prompt_ids, one.response_ids])).long()[None] for one in rollouts]
+    rows = [
+        torch.from_numpy(np.concatenate([one.prompt_ids, one.response_ids])).long()[None]
+        for one in rollouts
+    ]
     passes = zip(_forward(actors, rows), rollouts, strict=True)
     return [found_A[-one.num_tokens :].float().numpy().copy() for found_A, one in passes]
 
@@ -85,10 +103,15 @@ def logprobs_of(actors, rollouts: Sequence[Rollout]) -> list[np.ndarray]:
 def _forward(group, rows: list[torch.Tensor]) -> list[torch.Tensor]:
     """Return a model's output at the action positions [A] of each row [1, T]. The ranks need equal
     numbers of rows, so the first one is repeated up to a multiple."""
-    more = rows + rows[:1] * (-len(rows) % (len(group._actor_handlers) // group.duplicate_actors))
+    more = rows + rows[:1] * (
+        -len(rows) % (len(group._actor_handlers) // group.duplicate_actors)
+    )
     masks = [torch.ones_like(row) for row in more]
     passes = group.async_run_method_batch(
-        method_name="forward", sequences=more, attention_mask=masks, action_mask=[mask[:, 1:] for mask in masks]
+        method_name="forward",
+        sequences=more,
+        attention_mask=masks,
+        action_mask=[mask[:, 1:] for mask in masks],
     )
     found = [row[0] for rank in ray.get(passes)[:: group.duplicate_actors] for row in rank]
     return found[: len(rows)]
@@ -105,7 +128,8 @@ def explained_variance(experiences: list[Experience]) -> dict[str, float]:
     masks = [experience.action_mask.bool() for experience in experiences]
     pairs = zip(experiences, masks, strict=True)
     returns, values = (
-        torch.cat(parts).double() for parts in zip(*((e.returns[m], e.values[m]) for e, m in pairs), strict=True)
+        torch.cat(parts).double()
+        for parts in zip(*((e.returns[m], e.values[m]) for e, m in pairs), strict=True)
     )
     spread = returns.var(unbiased=False).item()
     if not spread > 0:

@@ -13,8 +13,16 @@ from r3_openrlhf.runs.checkpoint_record import newest
 from r3_openrlhf.runs.directory import RunDirectory
 
 # What Ray calls the end of a process (ray/exceptions.py), by name: this file imports no ray
-DIED = {"ActorDiedError", "ActorUnavailableError", "LocalRayletDiedError", "NodeDiedError", "OutOfMemoryError", "OwnerDiedError",
-        "WorkerCrashedError", "ActorLost"}  # fmt: skip
+DIED = {
+    "ActorDiedError",
+    "ActorUnavailableError",
+    "LocalRayletDiedError",
+    "NodeDiedError",
+    "OutOfMemoryError",
+    "OwnerDiedError",
+    "WorkerCrashedError",
+    "ActorLost",
+}
 PARTS = {
     "R3PolicyActor": "the policy",
     "R3RolloutActor": "the rollout engine",
@@ -44,13 +52,17 @@ def lost_actor(ray: ModuleType) -> ActorLost | None:
     end = time.monotonic() + SEEN_S
     while True:
         try:
-            ended = [one for one in ray._private.state.actors().values() if one["State"] == "DEAD"]
+            ended = [
+                one for one in ray._private.state.actors().values() if one["State"] == "DEAD"
+            ]
         except Exception:  # Ray itself is gone
             return None
         for one in sorted(ended, key=lambda one: one["EndTime"]):
             about = one["DeathCause"].actor_died_error_context
             if about.reason == about.WORKER_DIED:
-                return ActorLost(f"\tclass_name: {about.class_name}\n\tpid: {about.pid}\n{about.error_message}")
+                return ActorLost(
+                    f"\tclass_name: {about.class_name}\n\tpid: {about.pid}\n{about.error_message}"
+                )
         if time.monotonic() > end:
             return None
         time.sleep(0.1)  # only the pace of asking
@@ -59,7 +71,9 @@ def lost_actor(ray: ModuleType) -> ActorLost | None:
 def memory_kills() -> int:
     """Count the processes that this kernel killed for lack of memory since its start; 0: unknown."""
     with contextlib.suppress(OSError):
-        if found := re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE):
+        if found := re.search(
+            r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE
+        ):
             return int(found[1])
     return 0
 
@@ -79,13 +93,21 @@ def r3_error(error: BaseException, run: RunDirectory, *, killed_before: int) -> 
         number = one.errno if isinstance(one, OSError) else None
         if number in FULL or _FULL.search(str(one)):
             why = os.strerror(number or errno.ENOSPC)
-            return R3Error(f"there is no room left on the disk of {run.path} ({why}); free some: {_goes_on(run)}")
+            return R3Error(
+                f"there is no room left on the disk of {run.path} ({why}); free some: {_goes_on(run)}"
+            )
         if number == errno.EROFS or os.strerror(errno.EROFS) in str(one):
             where = getattr(one, "filename", None) or run.path
-            return R3Error(f"the file system of {where} is read-only; mount it for writing: {_goes_on(run)}")
-        died = DIED & {kind.__name__ for kind in type(one).__mro__} and "creation task" not in str(one)
+            return R3Error(
+                f"the file system of {where} is read-only; mount it for writing: {_goes_on(run)}"
+            )
+        died = DIED & {
+            kind.__name__ for kind in type(one).__mro__
+        } and "creation task" not in str(one)
         if died or (one is last and _BROKEN.search(str(one))):
-            return R3Error(f"{_killed(one, killed_before)}; {_goes_on(run)} (the whole story is in {run.log})")
+            return R3Error(
+                f"{_killed(one, killed_before)}; {_goes_on(run)} (the whole story is in {run.log})"
+            )
     lines = [line.strip() for line in str(last).splitlines() if line.strip()]
     return R3Error(
         f"the run failed in the stack: {type(last).__name__}: {lines[-1] if lines else ''} (the whole story is in {run.log})"
@@ -95,8 +117,14 @@ def r3_error(error: BaseException, run: RunDirectory, *, killed_before: int) -> 
 def _killed(error: BaseException, killed_before: int) -> str:
     text = str(error)
     name, process = (re.search(rf"\t{key}: (\S+)", text) for key in ("class_name", "pid"))
-    unnamed = "a process of the rollout engine or of the policy" if _BROKEN.search(text) else "a process of Ray"
-    what = (PARTS.get(name[1], name[1]) if name else unnamed) + (f" (process {process[1]})" if process else "")
+    unnamed = (
+        "a process of the rollout engine or of the policy"
+        if _BROKEN.search(text)
+        else "a process of Ray"
+    )
+    what = (PARTS.get(name[1], name[1]) if name else unnamed) + (
+        f" (process {process[1]})" if process else ""
+    )
     if type(error).__name__ == "OutOfMemoryError" or "OUT_OF_MEMORY" in text:
         why = "Ray ended it because memory ran short"
     elif (killed := memory_kills() - killed_before) > 0:

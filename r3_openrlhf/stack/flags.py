@@ -20,7 +20,9 @@ _TABLE = tomllib.loads(Path(__file__).with_name("flags.toml").read_text(encoding
 ALSO_SET, MAY_BE_SET = frozenset(_TABLE["also_set"]), frozenset(_TABLE["may_be_set"])
 ALWAYS: dict[str, Any] = _TABLE["always"]  # flag -> its value in every run
 SAME: dict[str, str] = _TABLE["same"]  # flag -> the key that says the same
-REFUSED: dict[str, str] = {flag: group["why"] for group in _TABLE["refused"] for flag in group["flags"]}
+REFUSED: dict[str, str] = {
+    flag: group["why"] for group in _TABLE["refused"] for flag in group["flags"]
+}
 REFUSED_WITH_R3: dict[str, str] = _TABLE["refused_with_r3"]
 # Refused for some of their values: (the values that pass, why not the others)
 VALUES: dict[str, tuple[tuple[str, ...], str]] = {
@@ -28,8 +30,11 @@ VALUES: dict[str, tuple[tuple[str, ...], str]] = {
 }
 # Of an imported command line: flags that are read together with others; of flags without a key what decides
 TOGETHER, NO_COUNTERPART = frozenset(_TABLE["together"]), _TABLE["no_counterpart"]
-OLD_NAMES: dict[str, str] = _TABLE["old_names"]  # flag of OpenRLHF 0.5 to 0.9 -> that of today, with its value
-NEEDS: dict[str, dict[str, Any]] = {flag: need for need in _TABLE["needs"] for flag in need["flags"]}
+# flag of OpenRLHF 0.5 to 0.9 -> that of today, with its value
+OLD_NAMES: dict[str, str] = _TABLE["old_names"]
+NEEDS: dict[str, dict[str, Any]] = {
+    flag: need for need in _TABLE["needs"] for flag in need["flags"]
+}
 
 
 def need_of(name: str) -> dict[str, Any] | None:
@@ -58,7 +63,10 @@ def _holds(condition: dict[str, Any], value: Any) -> bool:
     return (value or 0) > condition["above"] if "above" in condition else bool(value)
 
 
-_PACKAGES = {"ds.ring_attn_size": ("ring_flash_attn", "ring-flash-attn"), "ds.use_liger_kernel": ("liger_kernel",) * 2}
+_PACKAGES = {
+    "ds.ring_attn_size": ("ring_flash_attn", "ring-flash-attn"),
+    "ds.use_liger_kernel": ("liger_kernel",) * 2,
+}
 
 
 def check_flag(name: str, value: Any, config: R3Config) -> None:
@@ -69,13 +77,17 @@ def check_flag(name: str, value: Any, config: R3Config) -> None:
     passing, why = VALUES.get(name, ((value,), ""))
     if value not in passing:
         reason = f"{why}; use {' or '.join(passing)}"
-    if name == "ds.lora.target_modules" and "all-linear" in (value if isinstance(value, list) else [value]):
+    if name == "ds.lora.target_modules" and "all-linear" in (
+        value if isinstance(value, list) else [value]
+    ):
         reason = "that is what PEFT takes when it is left out, and it does not know the word in a list; leave it out"
     if reason:
         raise ConfigError(f"openrlhf.{name} is {value}, but {reason}")
     module, package = _PACKAGES.get(name, (None, None))
     if module and not _is_one(value) and importlib.util.find_spec(module) is None:
-        raise ConfigError(f"openrlhf.{name} is {value}, but it needs the package {package}, which is not installed")
+        raise ConfigError(
+            f"openrlhf.{name} is {value}, but it needs the package {package}, which is not installed"
+        )
 
 
 def check_together(given: dict[str, Any], config: R3Config, *, platform: str) -> None:
@@ -85,12 +97,21 @@ def check_together(given: dict[str, Any], config: R3Config, *, platform: str) ->
     given: flag -> value, each of which `check_flag` has let pass."""
     for name, value in given.items():
         need = need_of(name)
-        if value in (None, False, "off") or _is_one(value) or need is None or _is_met(need, config):
+        if (
+            value in (None, False, "off")
+            or _is_one(value)
+            or need is None
+            or _is_met(need, config)
+        ):
             continue
-        raise ConfigError(f"openrlhf.{name} is {value}, but it does nothing without {need['what']}")
+        raise ConfigError(
+            f"openrlhf.{name} is {value}, but it does nothing without {need['what']}"
+        )
     for conflict in _TABLE["conflicts"]:
         if _is_met(conflict, config):
-            raise ConfigError(conflict["why"].format(*(_value(one, config) for one in conflict["settings"])))
+            raise ConfigError(
+                conflict["why"].format(*(_value(one, config) for one in conflict["settings"]))
+            )
     correction = "algo.advantage.is_correction"  # models/loss.py:153-188 refuses it once the model is loaded
     gating, threshold = given.get(f"{correction}_gating"), given.get(f"{correction}_threshold")
     bounds = threshold if isinstance(threshold, list) else [threshold]
@@ -100,7 +121,9 @@ def check_together(given: dict[str, Any], config: R3Config, *, platform: str) ->
         )
     # optimizers of ZeRO 0 and 1 (deepspeed/runtime/engine.py:2064-2107), found out when the model is loaded
     stage, sums = config.train.zero_stage, given.get("ds.grad_accum_dtype")
-    stays = not config.train.adam_offload and (stage == 0 or (stage == 1 and sums in ("fp32", "float32")))
+    stays = not config.train.adam_offload and (
+        stage == 0 or (stage == 1 and sums in ("fp32", "float32"))
+    )
     if platform == "cuda" and config.cluster.enable_sleep and stays:
         raise ConfigError(
             f"cluster.enable_sleep is true, but DeepSpeed cannot move the states of train.zero_stage={stage}"
@@ -116,12 +139,18 @@ def _is_one(value: Any) -> bool:
 
 def refusal(name: str, *, algo: str) -> str | None:
     """Return why a flag cannot be given; None if it can."""
-    return REFUSED.get(name) or (REFUSED_WITH_R3.get(name) if ALGORITHMS[algo].own_advantages else None)
+    return REFUSED.get(name) or (
+        REFUSED_WITH_R3.get(name) if ALGORITHMS[algo].own_advantages else None
+    )
 
 
 def origin(name: str) -> str:
     """Say what decides about a flag that R³ sets: a key of the configuration, or the reason that there is none."""
-    return f"use {SAME[name]}" if name in SAME else NO_COUNTERPART.get(name, "algo is made of it; use another algo")
+    return (
+        f"use {SAME[name]}"
+        if name in SAME
+        else NO_COUNTERPART.get(name, "algo is made of it; use another algo")
+    )
 
 
 def fate(name: str, own: frozenset[str]) -> tuple[str, str]:
@@ -133,7 +162,11 @@ def fate(name: str, own: frozenset[str]) -> tuple[str, str]:
     if reason := refusal(name, algo="grpo"):
         return "refused", reason
     if name in REFUSED_WITH_R3:
-        needed = f". With another algo: refused without {NEEDS[name]['what']}" if name in NEEDS else ""
+        needed = (
+            f". With another algo: refused without {NEEDS[name]['what']}"
+            if name in NEEDS
+            else ""
+        )
         return "refused with algo=r3", REFUSED_WITH_R3[name] + needed
     if name in VALUES:
         passing, why = VALUES[name]

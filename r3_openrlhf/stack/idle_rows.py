@@ -53,7 +53,9 @@ def split_window(
     shortest = sorted((i for i in rows if idle[i]), key=lambda i: lengths[i])
     missing = max(0, at_least - len(kept))
     stay = set(shortest[:missing])
-    return [i for i in rows if not idle[i] or i in stay], [i for i in rows if idle[i] and i not in stay]
+    return [i for i in rows if not idle[i] or i in stay], [
+        i for i in rows if idle[i] and i not in stay
+    ]
 
 
 def agreed_counts(
@@ -70,8 +72,13 @@ def agreed_counts(
         most: numbers of this rank, one a window -> the largest of all ranks. Every rank calls it equally often."""
     counts = [1] * len(windows)
     while True:
-        kept = [split_window(rows, idle, lengths, count)[0] for rows, count in zip(windows, counts, strict=True)]
-        wanted = most([max(count, needed(rows)) for rows, count in zip(kept, counts, strict=True)])
+        kept = [
+            split_window(rows, idle, lengths, count)[0]
+            for rows, count in zip(windows, counts, strict=True)
+        ]
+        wanted = most(
+            [max(count, needed(rows)) for rows, count in zip(kept, counts, strict=True)]
+        )
         if wanted == counts:
             return counts
         counts = wanted
@@ -83,10 +90,12 @@ def sums_of_rows(rows: Sequence[Experience]) -> dict[str, float]:
     Keys of `info` with one number a row, lengths and truncation, and the number of rows."""
     sums: dict[str, float] = {NUM_ROWS: 0.0}
     for row in rows:
-        counts = float(num_actions(row) > 0)  # a filler has its keys, so that all ranks have the same
+        # a filler has its keys, so that all ranks have the same
+        counts = float(num_actions(row) > 0)
         sums[NUM_ROWS] += counts
         values = dict(row.info) | {
-            name: getattr(row, name) for name in ("response_length", "truncated", "total_length")
+            name: getattr(row, name)
+            for name in ("response_length", "truncated", "total_length")
         }
         for key, value in values.items():
             number = torch.as_tensor(value, dtype=torch.float64)

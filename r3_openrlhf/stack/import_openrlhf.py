@@ -62,23 +62,35 @@ def _algorithm(values: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
     """Return the preset of configs/algo with these advantages, and the reason if its estimator is another."""
     estimator = values["algo.advantage.estimator"]
     filters = values["algo.dynamic_filtering_enable"]
-    names = [name for name, one in ALGORITHMS.items() if not one.own_advantages and one.filters_groups == filters]
+    names = [
+        name
+        for name, one in ALGORITHMS.items()
+        if not one.own_advantages and one.filters_groups == filters
+    ]
     fitting = [name for name in names if ALGORITHMS[name].estimator == estimator]
     # the one whose further flags are all given: gspo is grpo with one more
     fitting = [
-        name for name in fitting if all(values[flag] == value for flag, value in ALGORITHMS[name].flags.items())
+        name
+        for name in fitting
+        if all(values[flag] == value for flag, value in ALGORITHMS[name].flags.items())
     ]
     name = max(fitting, key=lambda name: len(ALGORITHMS[name].flags), default=None)
-    reason = None if name else f"{estimator} is none of {', '.join(names)}; algo is {names[0]} here"
+    reason = (
+        None if name else f"{estimator} is none of {', '.join(names)}; algo is {names[0]} here"
+    )
     return preset_of(name or names[0]), reason
 
 
 def preset_of(name: str) -> dict[str, Any]:
     """Return the settings of configs/algo/NAME.yaml, by key."""
-    return flatten(yaml.safe_load((CONFIGS / "algo" / f"{name}.yaml").read_text(encoding="utf-8")))
+    return flatten(
+        yaml.safe_load((CONFIGS / "algo" / f"{name}.yaml").read_text(encoding="utf-8"))
+    )
 
 
-def _together(values: dict[str, Any], given: set[str], reasons: list[tuple[str, str]]) -> dict[str, Any]:
+def _together(
+    values: dict[str, Any], given: set[str], reasons: list[tuple[str, str]]
+) -> dict[str, Any]:
     low, high = values["actor.eps_clip_low_high"] or (values["actor.eps_clip"],) * 2
     found: dict[str, Any] = {
         "train.eps_clip_low": low,
@@ -108,9 +120,15 @@ def by_new_names(words: Sequence[str]) -> list[str]:
     """Return the words with the flags of OpenRLHF 0.5 to 0.9 under the names of 0.11 (flags.toml)."""
     found: list[str] = []
     for word in words:
-        flag, is_one_word, value = word.partition("=") if word.startswith("--") else ("", "", "")
+        flag, is_one_word, value = (
+            word.partition("=") if word.startswith("--") else ("", "", "")
+        )
         new, _, of_new = OLD_NAMES.get(flag[2:], flag[2:]).partition("=")
-        found += [word] if not flag else [f"--{new}", *([value] if is_one_word else []), *([of_new] if of_new else [])]
+        found += (
+            [word]
+            if not flag
+            else [f"--{new}", *([value] if is_one_word else []), *([of_new] if of_new else [])]
+        )
     if "--prompt_max_len" in found:  # with that of responses it became one length
         place = found.index("--prompt_max_len")
         prompt, values = found[place + 1], dict(zip(found, found[1:], strict=False))
@@ -123,11 +141,15 @@ def page(arguments: Sequence[str]) -> tuple[str, str | None]:
     """Return (the YAML of an experiment with comments, why R³ would refuse it or None)."""
     found, reasons = configuration(by_new_names(arguments))
     if any(flag == "data.image_key" for flag, _ in reasons):
-        raise ConfigError("the run trains on images (--data.image_key), and R³ trains on text only")
+        raise ConfigError(
+            "the run trains on images (--data.image_key), and R³ trains on text only"
+        )
     return experiment(found, {"No counterpart": [(f"--{flag}", why) for flag, why in reasons]})
 
 
-def experiment(found: dict[str, Any], notes: dict[str, list[tuple[str, str]]]) -> tuple[str, str | None]:
+def experiment(
+    found: dict[str, Any], notes: dict[str, list[tuple[str, str]]]
+) -> tuple[str, str | None]:
     """Return (the YAML of an experiment, with notes under their titles, why R³ would refuse it or None)."""
     nested: dict[str, Any] = {"run_dir": found.pop("run_dir", "runs/imported")}
     for key, value in sorted(found.items()):
@@ -141,5 +163,7 @@ def experiment(found: dict[str, Any], notes: dict[str, list[tuple[str, str]]]) -
         refused = str(error)
     text = "# @package _global_\n" + yaml.safe_dump(nested, sort_keys=False, allow_unicode=True)
     for title, lines in notes.items():
-        text += f"\n# {title}:\n" * bool(lines) + "".join(f"#   {name}: {why}\n" for name, why in lines)
+        text += f"\n# {title}:\n" * bool(lines) + "".join(
+            f"#   {name}: {why}\n" for name, why in lines
+        )
     return text, refused

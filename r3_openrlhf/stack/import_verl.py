@@ -17,7 +17,9 @@ from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.open_table import nearest
 from r3_openrlhf.stack.import_openrlhf import experiment, preset_of
 
-MODULE = re.compile(r"verl[./]trainer[./]main_ppo(?:\.py)?|recipe[./]dapo[./](?:src[./])?main_dapo(?:\.py)?")
+MODULE = re.compile(
+    r"verl[./]trainer[./]main_ppo(?:\.py)?|recipe[./]dapo[./](?:src[./])?main_dapo(?:\.py)?"
+)
 NAME = "verl.trainer.main_ppo"
 _TABLE = tomllib.loads(Path(__file__).with_name("verl.toml").read_text(encoding="utf-8"))
 _DEFAULTS, _SAME, _EXACT = _TABLE["defaults"], _TABLE["same"], _TABLE["exact"]
@@ -33,9 +35,17 @@ def page(words: Sequence[str]) -> tuple[str, str | None]:
         ConfigError: a word is no setting of verl's, or the run would become another one."""
     given = _given(words)
     v = _DEFAULTS | {key: value for key, value in given.items() if value is not None}
-    without = [key for key in given if key not in _READ and not key.startswith(_THINKS) and given[key] not in _OFF]
+    without = [
+        key
+        for key in given
+        if key not in _READ and not key.startswith(_THINKS) and given[key] not in _OFF
+    ]
     lost = [
-        (key, _meaning(_TABLE["without"], key) or f"no key that is known; {nearest(key, _READ)}") for key in without
+        (
+            key,
+            _meaning(_TABLE["without"], key) or f"no key that is known; {nearest(key, _READ)}",
+        )
+        for key in without
     ]
 
     def word(key: str) -> str:
@@ -64,16 +74,26 @@ def _given(words: Sequence[str]) -> dict[str, Any]:
             unset.append(word)
         elif "$" not in text and not word.startswith("-"):
             try:
-                found[key] = OverridesParser.create().parse_override(f"{key}{is_given}{text}").value()
+                found[key] = (
+                    OverridesParser.create().parse_override(f"{key}{is_given}{text}").value()
+                )
             except HydraException as error:
-                raise ConfigError(f"{word!r} is no KEY=VALUE of verl's: {str(error).splitlines()[0]}") from error
-            kinds = {float: (int, float), list: (list, str), str: (str, list)}.get(type(default), type(default))
+                raise ConfigError(
+                    f"{word!r} is no KEY=VALUE of verl's: {str(error).splitlines()[0]}"
+                ) from error
+            kinds = {float: (int, float), list: (list, str), str: (str, list)}.get(
+                type(default), type(default)
+            )
             if None not in (default, found[key]) and not isinstance(found[key], kinds):
-                raise ConfigError(f"{word!r} is of another kind than verl's own value, {default!r}")
+                raise ConfigError(
+                    f"{word!r} is of another kind than verl's own value, {default!r}"
+                )
         if found[key] not in _OFF and (why := _meaning(_TABLE["refused"], key)):
             refused.append(f"{word}: {why}")
     if unset:
-        raise ConfigError(f"the script does not say what {', '.join(unset)} is; type NAME=VALUE before its path")
+        raise ConfigError(
+            f"the script does not say what {', '.join(unset)} is; type NAME=VALUE before its path"
+        )
     if refused:
         raise ConfigError(f"this run of verl cannot be one of R³'s; {'; '.join(refused)}")
     return found
@@ -98,13 +118,20 @@ def _algorithm(v: dict[str, Any], word: Callable[[str], str]) -> dict[str, Any]:
 
 def _data(v: dict[str, Any]) -> dict[str, Any]:
     train, (held_out, *_) = (
-        files if isinstance(files, list) else [files] for files in (v["data.train_files"], v["data.val_files"])
+        files if isinstance(files, list) else [files]
+        for files in (v["data.train_files"], v["data.val_files"])
     )
-    sources = [{"path": one, "name": f"{Path(one).parent.name}_{Path(one).stem}"} for one in train]
-    found: dict[str, Any] = {"data.sources": sources} if len(train) > 1 else {"data.path": train[0]}
+    sources = [
+        {"path": one, "name": f"{Path(one).parent.name}_{Path(one).stem}"} for one in train
+    ]
+    found: dict[str, Any] = (
+        {"data.sources": sources} if len(train) > 1 else {"data.path": train[0]}
+    )
     found["data.max_len"] = v["data.max_prompt_length"] + v["data.max_response_length"]
     found["data.order"] = "shuffled" if v["data.shuffle"] else "file"
-    found["data.chat_template_kwargs"] = {key.removeprefix(_THINKS): v[key] for key in v if key.startswith(_THINKS)}
+    found["data.chat_template_kwargs"] = {
+        key.removeprefix(_THINKS): v[key] for key in v if key.startswith(_THINKS)
+    }
     if v["trainer.test_freq"] > 0 and held_out:
         found |= {"held_out.path": held_out, "held_out.every_steps": v["trainer.test_freq"]}
     if path := v.get("reward.custom_reward_function.path"):
@@ -118,7 +145,9 @@ def _update(v: dict[str, Any], word: Callable[[str], str]) -> dict[str, Any]:
     mini, name = v[f"{_ACTOR}ppo_mini_batch_size"], word(f"{_ACTOR}policy_loss.loss_mode")
     mean, loss = word(f"{_ACTOR}loss_agg_mode"), LOSSES[name]
     found = {
-        "train.batch_size": mini * v["actor_rollout_ref.rollout.n"] if mini < v["data.train_batch_size"] else None,
+        "train.batch_size": mini * v["actor_rollout_ref.rollout.n"]
+        if mini < v["data.train_batch_size"]
+        else None,
         "train.loss": name,
         "train.loss_aggregation": "seq-mean-token-mean" if loss.of_response else mean,
         "openrlhf.actor.lr_scheduler": word(f"{_ACTOR}optim.lr_scheduler_type"),
@@ -134,5 +163,9 @@ def _update(v: dict[str, Any], word: Callable[[str], str]) -> dict[str, Any]:
     coef = v[f"{_ACTOR}kl_loss_coef" if in_loss else "algorithm.kl_ctrl.kl_coef"]
     if coef and (in_loss or v["algorithm.use_kl_in_reward"]):
         kind = word(f"{_ACTOR}kl_loss_type") if in_loss else "k1"
-        found |= {"openrlhf.algo.kl.use_loss": in_loss, "openrlhf.algo.kl.estimator": kind, "train.kl_coef": coef}
+        found |= {
+            "openrlhf.algo.kl.use_loss": in_loss,
+            "openrlhf.algo.kl.estimator": kind,
+            "train.kl_coef": coef,
+        }
     return found

@@ -29,7 +29,10 @@ def check_start(config: R3Config, run: RunDirectory, tokenizer: Any) -> list[str
     DataError: the directory is not what the import wrote, or not that with which the run began; its
     rows are of other prompts or another tokenizer than the run's."""
     began: dict[str, Any] = {"digest": None, "sentences": []}
-    file, has_begun = run.path / "imported.json", checkpoint_record.newest(run.checkpoints) is not None
+    file, has_begun = (
+        run.path / "imported.json",
+        checkpoint_record.newest(run.checkpoints) is not None,
+    )
     if has_begun and file.is_file():
         began = json.loads(file.read_text(encoding="utf-8"))
     if config.history.start is None:
@@ -49,7 +52,9 @@ def check_start(config: R3Config, run: RunDirectory, tokenizer: Any) -> list[str
     for one in rows:
         *response_ids, end = one.response_ids.tolist()
         texts = prompts[one.uid], tokenizer.decode(response_ids)
-        encoded = [tokenizer(text=text, add_special_tokens=False)["input_ids"] for text in texts]
+        encoded = [
+            tokenizer(text=text, add_special_tokens=False)["input_ids"] for text in texts
+        ]
         if encoded != [one.prompt_ids.tolist(), response_ids] or end not in ends:
             raise DataError(
                 f"history.start {config.history.start} has another prompt of problem {one.uid} than this run, or another "
@@ -69,15 +74,27 @@ def _record(config: R3Config) -> dict[str, Any]:
     try:
         record = json.loads((begin.path / "import.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(f"history.start {begin.path} is no import: {error}; see r3 history import --help") from error
-    if not isinstance(record, dict) or record.get("digest") != record_of(begin.history, 0).digest:
-        raise DataError(f"the store of history.start {begin.path} is not what the import wrote; import again")
+        raise DataError(
+            f"history.start {begin.path} is no import: {error}; see r3 history import --help"
+        ) from error
+    if (
+        not isinstance(record, dict)
+        or record.get("digest") != record_of(begin.history, 0).digest
+    ):
+        raise DataError(
+            f"the store of history.start {begin.path} is not what the import wrote; import again"
+        )
     return record
 
 
-def rows_to_begin_with(config: R3Config, run: RunDirectory) -> tuple[list[Rollout], dict[str, str]]:
+def rows_to_begin_with(
+    config: R3Config, run: RunDirectory
+) -> tuple[list[Rollout], dict[str, str]]:
     """Return the imported successes of problems that the run trains on, and the prompts of all its problems by uid."""
-    prompts = {Label.from_json(label).uid: prompt for prompt, label in zip(*read_prompts(run.data), strict=True)}
+    prompts = {
+        Label.from_json(label).uid: prompt
+        for prompt, label in zip(*read_prompts(run.data), strict=True)
+    }
     rows = successes(RunDirectory(config.history.start or "").history)
     return [one for one in rows if one.uid in prompts], prompts
 
@@ -104,9 +121,13 @@ def measured(
         f"{len(means)} are below replay.imported.min_logprob={settings.min_logprob} and set aside"
     )
     if not kept:
-        raise TrainingStopped(f"{sentence}: none is left; use others, or a lower limit on your own responsibility")
+        raise TrainingStopped(
+            f"{sentence}: none is left; use others, or a lower limit on your own responsibility"
+        )
     foreign = sum(means[i] < FOREIGN for i in kept)
-    bounded = bounds_imported(config.loss, str(settings.weight), config.loss_settings, foreign=FOREIGN)
+    bounded = bounds_imported(
+        config.loss, str(settings.weight), config.loss_settings, foreign=FOREIGN
+    )
     if foreign and (settings.warm_start or not bounded) and not settings.foreign:
         raise TrainingStopped(
             f"{foreign} imported successes are below {FOREIGN} nats a token, and replay.imported.warm_start="
@@ -116,7 +137,9 @@ def measured(
     return [replace(rows[i], response_logprobs=logprobs[i]) for i in kept], sentence, aside
 
 
-def write_beginning(config: R3Config, run: RunDirectory, sentences: list[str], aside: dict[str, list[float]]) -> None:
+def write_beginning(
+    config: R3Config, run: RunDirectory, sentences: list[str], aside: dict[str, list[float]]
+) -> None:
     """Keep in imported.json how the run began, and add it to the first page."""
     digest = None if config.history.start is None else _record(config)["digest"]
     facts = {"digest": digest, "set_aside": aside, "sentences": sentences}

@@ -47,13 +47,24 @@ from r3_openrlhf.runs.first_page import FirstPage, num_steps
 from r3_openrlhf.runs.kept_files import keep_functions
 from r3_openrlhf.runs.lock import held
 from r3_openrlhf.runs.models.checks import load_tokenizer
-from r3_openrlhf.runs.models.locate import is_built, keep_commit, locate_model, resolve_model, without_weights
+from r3_openrlhf.runs.models.locate import (
+    is_built,
+    keep_commit,
+    locate_model,
+    resolve_model,
+    without_weights,
+)
 from r3_openrlhf.runs.planning.history_forecast import history_warnings
 from r3_openrlhf.runs.planning.shapes import published
 from r3_openrlhf.runs.planning.verdict import check_split
 from r3_openrlhf.runs.stop_request import GOES_ON, RunInterrupted, StopRequest
 from r3_openrlhf.stack import other_ranks
-from r3_openrlhf.stack.arguments import given_flags, openrlhf_arguments, platform_of, ray_address
+from r3_openrlhf.stack.arguments import (
+    given_flags,
+    openrlhf_arguments,
+    platform_of,
+    ray_address,
+)
 from r3_openrlhf.stack.console import Console
 from r3_openrlhf.stack.failures import lost_actor, memory_kills, r3_error
 from r3_openrlhf.stack.imported import check_start
@@ -89,13 +100,18 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
         platform = platform_of(config)
         warnings = check_places(run, platform=platform)
         if is_built(config.model.path) and not Path(locate_model(config.model.path)).is_dir():
-            console.announce(Phase.UNPACKING if config.model.path == "smollm2" else Phase.TRAINING_MODEL)
+            console.announce(
+                Phase.UNPACKING if config.model.path == "smollm2" else Phase.TRAINING_MODEL
+            )
         model = resolve_model(config.model.path, revision=config.model.revision)
         given = config  # which the run keeps: without packing it is the same run
         config, changed = check_context(config, model)
         warnings += changed
         warnings += gpu_warnings(config, platform=platform)
-        if config.model.attn_implementation == "flash_attention_2" and flash_attention.is_missing():
+        if (
+            config.model.attn_implementation == "flash_attention_2"
+            and flash_attention.is_missing()
+        ):
             warnings.append(flash_attention.SLOWER)
         warnings += filter(None, [memory_warning(config, model, platform=platform)])
         arguments = checked_arguments(config, run, model, platform=platform)
@@ -109,16 +125,23 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
             config = with_template_date(config, run)
             data, page = work_of(config).prepare(config, model, run)
             if config.keeps_history and (config.history.start or config.rollout.collect.share):
-                tokenizer = load_tokenizer(model, trusted=config.model.trust_remote_code, data=config.data)
+                tokenizer = load_tokenizer(
+                    model, trusted=config.model.trust_remote_code, data=config.data
+                )
                 page = replace(page, imported=check_start(config, run, tokenizer))
             write_whole(run.first_page, json.dumps(page.as_dict(), ensure_ascii=False) + "\n")
             for line in page.lines():
                 console.say(line)
             page.check()
             keep_commit(run.model_commit, model)
-            for sentence in [*warnings, *history_warnings(config, num_problems=data.num_problems)]:
+            for sentence in [
+                *warnings,
+                *history_warnings(config, num_problems=data.num_problems),
+            ]:
                 console.say(f"Warning: {sentence}")
-            console.expect(num_steps(config, data), max_tokens=config.train.max_generated_tokens)
+            console.expect(
+                num_steps(config, data), max_tokens=config.train.max_generated_tokens
+            )
             checkpoint_record.settle(run.checkpoints)
             if other_ranks.must_convert(config, run):
                 console.announce(Phase.CONVERTING)
@@ -141,7 +164,9 @@ def listen(run: RunDirectory, console: Console) -> Callable[..., None]:
 
     def kill(sentence: str) -> None:
         # in a thread of its own: who holds the display's lock may be what does not end
-        saying = threading.Thread(target=console.say, args=(f"{sentence}{GOES_ON}",), daemon=True)
+        saying = threading.Thread(
+            target=console.say, args=(f"{sentence}{GOES_ON}",), daemon=True
+        )
         saying.start()
         saying.join(timeout=10.0)  # longer than a busy machine keeps it waiting
         for child in psutil.Process().children(recursive=True):
@@ -198,10 +223,22 @@ def plan(config: R3Config) -> Plan:
     arguments = checked_arguments(config, run, located, platform=platform)
     if model is None:
         what = "the chat template, the prompts' length and the model's context"
-        notes.append(f"Not checked: {what}, as the model {why}; prompts are shown without template.")
-    parts = [part for data in (config.data, held_out_data(config)) if data is not None for part in data.parts.values()]
+        notes.append(
+            f"Not checked: {what}, as the model {why}; prompts are shown without template."
+        )
+    parts = [
+        part
+        for data in (config.data, held_out_data(config))
+        if data is not None
+        for part in data.parts.values()
+    ]
     if fault := hub_fault(parts):
-        return Plan(platform, arguments, [*notes, f"Not checked: the problems, which are on the hub: {fault}"], None)
+        return Plan(
+            platform,
+            arguments,
+            [*notes, f"Not checked: the problems, which are on the hub: {fault}"],
+            None,
+        )
     with tempfile.TemporaryDirectory(prefix="r3-plan-") as folder:
         scratch = RunDirectory(folder)
         scratch.data.parent.mkdir()
@@ -212,11 +249,16 @@ def plan(config: R3Config) -> Plan:
             data, page = work_of(config).prepare(config, model, scratch)
         except DataError as error:
             raise DataError(str(error).replace(str(scratch.path), str(run.path))) from error
-    notes += [f"Warning: {sentence}" for sentence in history_warnings(config, num_problems=data.num_problems)]
+    notes += [
+        f"Warning: {sentence}"
+        for sentence in history_warnings(config, num_problems=data.num_problems)
+    ]
     return Plan(platform, arguments, notes, page)
 
 
-def checked_arguments(config: R3Config, run: RunDirectory, model: str, *, platform: str) -> list[str]:
+def checked_arguments(
+    config: R3Config, run: RunDirectory, model: str, *, platform: str
+) -> list[str]:
     """OpenRLHF's command line, after every check that reads and writes nothing of the run: the same
     for a plan and for a start. Raises R3Error."""
     work_of(config).check(config)
@@ -227,7 +269,9 @@ def checked_arguments(config: R3Config, run: RunDirectory, model: str, *, platfo
     if resume := folder is not None:
         check_checkpoint(config, run, folder)
     universal = resume and other_ranks.must_convert(config, run)
-    arguments = openrlhf_arguments(config, run, model_dir=model, platform=platform, resume=resume, universal=universal)
+    arguments = openrlhf_arguments(
+        config, run, model_dir=model, platform=platform, resume=resume, universal=universal
+    )
     check_arguments(arguments, off=given_flags(config))
     return arguments
 
@@ -243,7 +287,9 @@ def check_maker(config: R3Config) -> None:
     key = f"algo is {quoted(config.algo)}, and its experience_maker"
     maker = load_object(key, path)
     if not (isinstance(maker, type) and issubclass(maker, StockExperienceMaker)):
-        raise ConfigError(f"{key} is {quoted(path)}, which is no subclass of {MAKERS}:StockExperienceMaker")
+        raise ConfigError(
+            f"{key} is {quoted(path)}, which is no subclass of {MAKERS}:StockExperienceMaker"
+        )
 
 
 def with_template_date(config: R3Config, run: RunDirectory) -> R3Config:
@@ -255,7 +301,9 @@ def with_template_date(config: R3Config, run: RunDirectory) -> R3Config:
     return replace(config, data=replace(config.data, template_date=began.isoformat()))
 
 
-def _run_upstream(config: R3Config, arguments: list[str], platform: str, console: Console) -> None:
+def _run_upstream(
+    config: R3Config, arguments: list[str], platform: str, console: Console
+) -> None:
     console.announce(Phase.LIBRARIES)
     if not ray_address():
         os.environ.update(of_this_machine())

@@ -27,7 +27,9 @@ from peft.tuners.lora import Linear, LoraLayer
 
 from r3_openrlhf.method.errors import TrainingStopped
 
-ADAPTER = "default"  # the name that get_peft_model gives when it is told none (models/actor.py:188)
+ADAPTER = (
+    "default"  # the name that get_peft_model gives when it is told none (models/actor.py:188)
+)
 # Below a saved model: PEFT's file next to the weights would make Transformers load the base
 FOLDER = "adapter"
 
@@ -44,7 +46,11 @@ class MergedWeight:
     @property
     def parts(self) -> list[torch.nn.Parameter]:
         """Return the parameters that ZeRO 3 gathers before `data` can be read."""
-        return [self._base, self._layer.lora_A[ADAPTER].weight, self._layer.lora_B[ADAPTER].weight]
+        return [
+            self._base,
+            self._layer.lora_A[ADAPTER].weight,
+            self._layer.lora_B[ADAPTER].weight,
+        ]
 
     @property
     def shape(self) -> torch.Size:
@@ -65,13 +71,18 @@ class MergedWeight:
     def data(self) -> torch.Tensor:
         """W + scaling * B A, a new tensor, with PEFT's own arithmetic."""
         with torch.no_grad():
-            return (self._base.data + self._layer.get_delta_weight(ADAPTER)).to(self._base.dtype)
+            return (self._base.data + self._layer.get_delta_weight(ADAPTER)).to(
+                self._base.dtype
+            )
 
 
 def merged_parameters(model: PeftModel) -> list[tuple[str, Any]]:
     """(name in the base model, parameter or MergedWeight), each once, in the base model's order."""
     base = model.get_base_model()
-    merged = {id(layer.get_base_layer().weight): MergedWeight(layer) for layer in _layers(model).values()}
+    merged = {
+        id(layer.get_base_layer().weight): MergedWeight(layer)
+        for layer in _layers(model).values()
+    }
     return [
         (name.replace(".base_layer.", "."), merged.get(id(parameter), parameter))
         for name, parameter in base.named_parameters()
@@ -105,14 +116,22 @@ def prepare(strategy, model: PeftModel) -> None:
 def merged_for_sync(trainer, model: PeftModel) -> Iterator[None]:
     """Let upstream's broadcast_to_vllm (ppo_actor.py:409) read merged weights in the block."""
     view = SimpleNamespace(named_parameters=lambda: merged_parameters(model))
-    actor, zero = SimpleNamespace(model=SimpleNamespace(module=view)), SimpleNamespace(GatheredParameters=gathered)
-    with patch.multiple(trainer, actor=actor), patch.multiple(ppo_actor, deepspeed=SimpleNamespace(zero=zero)):
+    actor, zero = (
+        SimpleNamespace(model=SimpleNamespace(module=view)),
+        SimpleNamespace(GatheredParameters=gathered),
+    )
+    with (
+        patch.multiple(trainer, actor=actor),
+        patch.multiple(ppo_actor, deepspeed=SimpleNamespace(zero=zero)),
+    ):
         yield
 
 
 def gathered(parameters: list[Any], *, enabled: bool = True):
     """deepspeed.zero.GatheredParameters, of all that a merged weight is made of."""
-    parts = [part for parameter in parameters for part in getattr(parameter, "parts", [parameter])]
+    parts = [
+        part for parameter in parameters for part in getattr(parameter, "parts", [parameter])
+    ]
     return deepspeed.zero.GatheredParameters(parts, enabled=enabled)
 
 
@@ -122,7 +141,11 @@ def save_merged(strategy, model, tokenizer, output_dir, **kwargs) -> None:
     base, split = trained.get_base_model(), strategy.args.ds.zero_stage == 3
     state: dict[str, torch.Tensor] = {}
     adapter: dict[str, torch.Tensor] = {}
-    of_adapter = [(name, parameter) for name, parameter in trained.named_parameters() if _is_of_adapter(name)]
+    of_adapter = [
+        (name, parameter)
+        for name, parameter in trained.named_parameters()
+        if _is_of_adapter(name)
+    ]
     for target, parameters in ((state, merged_parameters(trained)), (adapter, of_adapter)):
         for name, parameter in parameters:
             with gathered([parameter], enabled=split):
@@ -130,15 +153,23 @@ def save_merged(strategy, model, tokenizer, output_dir, **kwargs) -> None:
                     target[name] = parameter.data.to("cpu", copy=True)
     if strategy.is_rank_0():
         persistent = base.state_dict().keys()
-        state |= {name: buffer.cpu() for name, buffer in base.named_buffers() if name in persistent}
+        state |= {
+            name: buffer.cpu() for name, buffer in base.named_buffers() if name in persistent
+        }
         base.save_pretrained(output_dir, state_dict=state, **kwargs)
         tokenizer.save_pretrained(output_dir)
-        trained.save_pretrained(Path(output_dir) / FOLDER, state_dict=adapter, save_embedding_layers=False)
+        trained.save_pretrained(
+            Path(output_dir) / FOLDER, state_dict=adapter, save_embedding_layers=False
+        )
     torch_dist_barrier_and_cuda_sync()
 
 
 def _layers(model: PeftModel) -> dict[str, Any]:
-    return {name: layer for name, layer in model.get_base_model().named_modules() if isinstance(layer, LoraLayer)}
+    return {
+        name: layer
+        for name, layer in model.get_base_model().named_modules()
+        if isinstance(layer, LoraLayer)
+    }
 
 
 def _is_of_adapter(name: str) -> bool:

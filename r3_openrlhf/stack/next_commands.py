@@ -9,12 +9,25 @@ from r3_openrlhf.config import R3Config
 # Settings of one arm. Another algorithm gets those of its preset.
 OF_THE_ARM = (
     *("algo=", "arm=", "run_dir="),
-    *("advantage.", "critic.", "exploration.", "history.", "ranking.", "reflection.", "replay."),
+    *(
+        "advantage.",
+        "critic.",
+        "exploration.",
+        "history.",
+        "ranking.",
+        "reflection.",
+        "replay.",
+    ),
 )
 
 
 def next_commands(
-    experiment: str, settings: Sequence[str], config: R3Config, *, last_step: int, program: str = "r3"
+    experiment: str,
+    settings: Sequence[str],
+    config: R3Config,
+    *,
+    last_step: int,
+    program: str = "r3",
 ) -> list[str]:
     """Shell commands for a run that has ended, for the directory in which its own command was
     typed.
@@ -35,6 +48,12 @@ def next_commands(
         other = first if config.algorithm_name != first else second
         kept = [one for one in settings if not one.lstrip("+").startswith(OF_THE_ARM)]
         other_run = f"{run}_{other}"
-        train = ["train", f"experiment={experiment}", f"algo={other}", *kept, f"run_dir={other_run}"]
+        train = [
+            "train",
+            f"experiment={experiment}",
+            f"algo={other}",
+            *kept,
+            f"run_dir={other_run}",
+        ]
         commands += [train, ["compare", run, other_run]]
     return [shlex.join([program, *words]) for words in commands]

@@ -85,7 +85,12 @@ def _hindrance(config: R3Config) -> str | None:
     """Return why a checkpoint of this run fits one number of ranks only, as far as tried."""
     if config.algorithm.has_critic:
         return "this is untested with a critic"
-    off = {"train.async_enable": 0, "ds.lora.rank": 0, "ds.tensor_parallel_size": 1, "ds.ring_attn_size": 1}
+    off = {
+        "train.async_enable": 0,
+        "ds.lora.rank": 0,
+        "ds.tensor_parallel_size": 1,
+        "ds.ring_attn_size": 1,
+    }
     for flag, most in off.items():
         if (config.flag(flag) or 0) > most:
             return f"this is untested with openrlhf.{flag}"

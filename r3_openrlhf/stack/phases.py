@@ -46,7 +46,12 @@ class Phase(StrEnum):
 
 
 def announce(
-    run: RunDirectory, phase: Phase, *, step: int | None = None, at: float | None = None, warning: str | None = None
+    run: RunDirectory,
+    phase: Phase,
+    *,
+    step: int | None = None,
+    at: float | None = None,
+    warning: str | None = None,
 ) -> None:
     """Record that a phase begins, now or at `at`. One write of one line, so that processes do not mix."""
     event = {"time": round(time.time() if at is None else at, 3), "phase": phase, "step": step}

@@ -34,7 +34,9 @@ from r3_openrlhf.stack.policy_update import OwnLoss, R3ActorTrainer
 from r3_openrlhf.stack.step_warnings import ASLEEP
 
 # trainer/ray/ppo_actor.py:475: the name is a Ray actor; this is the decorated class
-UpstreamPolicyActor: Any = ppo_actor.PolicyModelActor.__ray_metadata__.modified_class.__ray_actor_class__
+UpstreamPolicyActor: Any = (
+    ppo_actor.PolicyModelActor.__ray_metadata__.modified_class.__ray_actor_class__
+)
 
 
 class EntropyPass(NamedTuple):
@@ -42,7 +44,8 @@ class EntropyPass(NamedTuple):
 
     statistics_B2: torch.Tensor  # (peak, global) in nats, NaN for rows that did not ask
     seconds: float  # spent on entropy
-    tokens: dict[int, np.ndarray]  # row -> float16 [T], nats; empty with logging.token_values=none
+    # row -> float16 [T], nats; empty with logging.token_values=none
+    tokens: dict[int, np.ndarray]
 
 
 class R3PolicyActor(UpstreamPolicyActor):
@@ -89,7 +92,10 @@ class R3PolicyActor(UpstreamPolicyActor):
         is 1, the loss `gpg` is -log pi."""
         trainer, buffer = self.trainer, self.trainer.replay_buffer
         loss = OwnLoss(LOSSES["gpg"], LossSettings(), token_level_loss=True)
-        with patch.multiple(trainer, actor_loss_fn=loss, max_epochs=1), patch.multiple(buffer, windows=windows):
+        with (
+            patch.multiple(trainer, actor_loss_fn=loss, max_epochs=1),
+            patch.multiple(buffer, windows=windows),
+        ):
             super().fit()
 
     def forget_rows(self) -> None:
@@ -100,7 +106,11 @@ class R3PolicyActor(UpstreamPolicyActor):
     def broadcast_to_vllm(self):
         """Upstream's weight sync (ppo_actor.py:646), of merged weights if there is an adapter."""
         adapted = isinstance(self._adapted, PeftModel)
-        with lora.merged_for_sync(self.trainer, self._adapted) if adapted else contextlib.nullcontext():
+        with (
+            lora.merged_for_sync(self.trainer, self._adapted)
+            if adapted
+            else contextlib.nullcontext()
+        ):
             super().broadcast_to_vllm()
 
     def expect_entropy(self, rows: list[bool]) -> None:
@@ -113,14 +123,21 @@ class R3PolicyActor(UpstreamPolicyActor):
         return found
 
     def forward(
-        self, sequences, action_mask=None, attention_mask=None, packed_seq_lens=None, mm_train_inputs_list=None
+        self,
+        sequences,
+        action_mask=None,
+        attention_mask=None,
+        packed_seq_lens=None,
+        mm_train_inputs_list=None,
     ):
         """Old log-probs [B, A] (ppo_actor.py:602-632), and the entropy statistics asked for."""
         rows = self._wanted.popleft() if self._wanted else []
         if not any(rows):
             if rows:
                 self._entropy.append(EntropyPass(torch.full((len(rows), 2), math.nan), 0.0, {}))
-            return super().forward(sequences, action_mask, attention_mask, packed_seq_lens, mm_train_inputs_list)
+            return super().forward(
+                sequences, action_mask, attention_mask, packed_seq_lens, mm_train_inputs_list
+            )
         device = torch.cuda.current_device()
         self.actor.eval()
         with torch.no_grad():
@@ -135,14 +152,18 @@ class R3PolicyActor(UpstreamPolicyActor):
         statistics_B2, tokens = torch.full((len(rows), 2), math.nan), {}
         for row in (i for i, wanted in enumerate(rows) if wanted):
             values_T = entropy_BA[row][action_mask[row].bool()]
-            statistics_B2[row] = torch.tensor(entropy_statistics(values_T, peak_fraction=self._peak_fraction))
+            statistics_B2[row] = torch.tensor(
+                entropy_statistics(values_T, peak_fraction=self._peak_fraction)
+            )
             if self._keeps_tokens:
                 tokens[row] = values_T.clamp(min=0).to(torch.float16).numpy()
         self._entropy.append(EntropyPass(statistics_B2, seconds, tokens))
         return logprobs_BA.to("cpu")
 
 
-def logprobs_and_entropy(actor, sequences_BT, action_mask_BA, attention_mask_BT, *, ring_attn_group=None):
+def logprobs_and_entropy(
+    actor, sequences_BT, action_mask_BA, attention_mask_BT, *, ring_attn_group=None
+):
     """Log-probs and exact entropy of all action positions, under the scaled policy.
 
     Answers models/actor.py:202-292, which copies all logits to float32 first, and for entropy
@@ -159,12 +180,18 @@ def logprobs_and_entropy(actor, sequences_BT, action_mask_BA, attention_mask_BT,
         )
         started = time.perf_counter() - actor.head_seconds
     else:
-        inputs, labels, restored = model_inputs(actor, sequences_BT, attention_mask_BT, ring_attn_group)
+        inputs, labels, restored = model_inputs(
+            actor, sequences_BT, attention_mask_BT, ring_attn_group
+        )
         logits = actor.model(**inputs)["logits"]
         torch.cuda.synchronize()
         started = time.perf_counter()
-        found = token_logprobs_and_entropy(logits.flatten(0, 1), labels.flatten(), temperature=actor.temperature)
-        logprobs_BT, entropy_BT = (restored(values.view(labels.shape), batch, seqlen) for values in found)
+        found = token_logprobs_and_entropy(
+            logits.flatten(0, 1), labels.flatten(), temperature=actor.temperature
+        )
+        logprobs_BT, entropy_BT = (
+            restored(values.view(labels.shape), batch, seqlen) for values in found
+        )
     logprobs_BA = logprobs_BT[:, :-1][:, -num_actions:] * action_mask_BA.float()
     entropy_BA = entropy_BT[:, :-1][:, -num_actions:].cpu()
     return logprobs_BA, entropy_BA, time.perf_counter() - started

@@ -34,7 +34,9 @@ from r3_openrlhf.stack.idle_rows import (
 
 NO_ROWS = 1e-12  # upstream divides by the counts of a micro-batch (ppo_actor.py:219)
 HARMLESS = -1.0  # log-prob, new and old, that a loss is given at masked places
-RECALLED = "recalled"  # info of a row: 1 from the history, else 0; only where the loss asks for it
+RECALLED = (
+    "recalled"  # info of a row: 1 from the history, else 0; only where the loss asks for it
+)
 
 
 # what upstream's setup_dynamic_batch sets (replay_buffer.py:146-181)
@@ -69,7 +71,8 @@ class R3ReplayBuffer(NaiveReplayBuffer):
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
         self.left: list[Any] = []  # rows of this step that do not pass through the model
-        self.totals: list[list[float]] = []  # of each window: tokens and rows with actions, of all ranks
+        # of each window: tokens and rows with actions, of all ranks
+        self.totals: list[list[float]] = []
 
     def lay_out(self, *, windows: int, micro_batch_size: int, seed: int | None) -> int:
         """Fix the micro-batches of the coming pass, rows shuffled by `seed` (None: as they are).
@@ -79,11 +82,17 @@ class R3ReplayBuffer(NaiveReplayBuffer):
         length, or a few reflection prompts make all of them long. Packed ones stay mixed: else the
         largest micro-batch, and its memory, would grow."""
         if len(self.items) % windows:
-            raise ValueError(f"{len(self.items)} rows on this rank do not make {windows} equal windows")
+            raise ValueError(
+                f"{len(self.items)} rows on this rank do not make {windows} equal windows"
+            )
         order = list(range(len(self.items)))
         if seed is not None:
-            order = torch.randperm(len(self.items), generator=torch.Generator().manual_seed(seed)).tolist()
-        parts, counts = self._windows(order, windows, lambda rows: len(micro_batches(len(rows), micro_batch_size)))
+            order = torch.randperm(
+                len(self.items), generator=torch.Generator().manual_seed(seed)
+            ).tolist()
+        parts, counts = self._windows(
+            order, windows, lambda rows: len(micro_batches(len(rows), micro_batch_size))
+        )
         items: list[Any] = []
         self.slices = []
         for rows in parts:
@@ -91,13 +100,21 @@ class R3ReplayBuffer(NaiveReplayBuffer):
                 rows = sorted(rows, key=lambda i: _num_tokens(self.items[i]))
             start = len(items)
             items += [self.items[i] for i in rows]
-            self.slices += [slice(start + part.start, start + part.stop) for part in even_slices(len(rows), counts[0])]
+            self.slices += [
+                slice(start + part.start, start + part.stop)
+                for part in even_slices(len(rows), counts[0])
+            ]
         self.items = items
         self.sample_batch_size = 1
         return counts[0]
 
     def _windows(
-        self, order: list[int], windows: int, needed: Callable[[list[int]], int], *, alike: bool = True
+        self,
+        order: list[int],
+        windows: int,
+        needed: Callable[[list[int]], int],
+        *,
+        alike: bool = True,
     ) -> tuple[list[list[int]], list[int]]:
         """Deal rows to windows, and let those without a gradient leave.
 
@@ -111,16 +128,24 @@ class R3ReplayBuffer(NaiveReplayBuffer):
         if not self.skips_idle:
             return parts, [needed(rows) for rows in parts]
         own = [[num_actions(self.items[i]) for i in rows] for rows in parts]
-        numbers = [[float(sum(actions)), float(sum(count > 0 for count in actions))] for actions in own]
+        numbers = [
+            [float(sum(actions)), float(sum(count > 0 for count in actions))] for actions in own
+        ]
         self.totals = over_ranks(numbers, torch.distributed.ReduceOp.SUM, self.dp_group)
         lengths = [_num_tokens(row) for row in self.items]
 
         def most(counts: list[int]) -> list[int]:
             counts = [max(counts)] * len(counts) if alike else counts
-            return [int(one) for one in over_ranks(counts, torch.distributed.ReduceOp.MAX, self.dp_group)]
+            return [
+                int(one)
+                for one in over_ranks(counts, torch.distributed.ReduceOp.MAX, self.dp_group)
+            ]
 
         counts = agreed_counts(parts, idle, lengths, needed, most)
-        split = [split_window(rows, idle, lengths, count) for rows, count in zip(parts, counts, strict=True)]
+        split = [
+            split_window(rows, idle, lengths, count)
+            for rows, count in zip(parts, counts, strict=True)
+        ]
         self.left = [self.items[i] for _, leaving in split for i in leaving]
         return [staying for staying, _ in split], counts
 
@@ -137,9 +162,13 @@ class R3ReplayBuffer(NaiveReplayBuffer):
     def setup_dynamic_batch(self, strategy):
         """Upstream's micro-batches by tokens (replay_buffer.py:91). ValueError: unequal windows."""
         windows = self.windows or num_windows(strategy.args)
-        dp_size = torch.distributed.get_world_size(group=strategy.ds_device_mesh["dp"].get_group())
+        dp_size = torch.distributed.get_world_size(
+            group=strategy.ds_device_mesh["dp"].get_group()
+        )
         if len(self.items) % windows:
-            raise ValueError(f"{len(self.items)} rows on this rank do not make {windows} equal windows")
+            raise ValueError(
+                f"{len(self.items)} rows on this rank do not make {windows} equal windows"
+            )
         train, ds = strategy.args.train, strategy.args.ds
 
         def needed(rows: list[int]) -> int:
@@ -172,7 +201,9 @@ class R3ReplayBuffer(NaiveReplayBuffer):
                 tokens, with_actions = self.totals[window]
                 self.dynamic_batch_num_tokens = [tokens] * len(self.dynamic_indices)
                 self.dynamic_global_batch_size = [with_actions] * len(self.dynamic_indices)
-            self.dynamic_indices = [[start + i for i in batch] for batch in self.dynamic_indices]
+            self.dynamic_indices = [
+                [start + i for i in batch] for batch in self.dynamic_indices
+            ]
             for name, values in laid_out.items():
                 values.extend(getattr(self, name))
             start += len(rows)
@@ -216,18 +247,24 @@ class AnyNumberOfRows:
         torch.manual_seed(self.args.train.seed + engine.global_steps)
         if not self.args.train.dynamic_batch_enable:
             # the same processes must shuffle alike where they share rows (ppo_actor.py:157)
-            shuffle = self.strategy.ring_attn_group is None and self.args.ds.tensor_parallel_size <= 1
+            shuffle = (
+                self.strategy.ring_attn_group is None and self.args.ds.tensor_parallel_size <= 1
+            )
             count = self.replay_buffer.lay_out(
                 windows=self.replay_buffer.windows or num_windows(self.args),
                 micro_batch_size=self.micro_train_batch_size,
                 # optimizer steps are in the checkpoint: a resumed run shuffles as the first one did
                 seed=self.args.train.seed + engine.global_steps if shuffle else None,
             )
-            engine.set_train_batch_size(engine.train_micro_batch_size_per_gpu() * engine.dp_world_size * count)
+            engine.set_train_batch_size(
+                engine.train_micro_batch_size_per_gpu() * engine.dp_world_size * count
+            )
             self.strategy.accumulated_gradient = count  # utils/loss_utils.py:105
             self._micro_batches_per_window = count
         # ZeRO keeps a copy of the count; offloaded, 1 means "nothing to accumulate"
-        engine.optimizer.gradient_accumulation_steps = max(2, self._micro_batches_per_window or 0)
+        engine.optimizer.gradient_accumulation_steps = max(
+            2, self._micro_batches_per_window or 0
+        )
 
     def set_boundary(self, engine, step: int) -> bool:
         """Tell DeepSpeed's engine whether micro-batch `step` ends its window. Returns that."""
@@ -244,8 +281,12 @@ class AnyNumberOfRows:
         if not self.args.train.dynamic_batch_enable:
             assert self._micro_batches_per_window is not None
             return self._micro_batches_per_window
-        ends = [i for i, is_end in enumerate(self.replay_buffer.dynamic_optimizer_step) if is_end]
-        return min(end for end in ends if end >= step) - max((end for end in ends if end < step), default=-1)
+        ends = [
+            i for i, is_end in enumerate(self.replay_buffer.dynamic_optimizer_step) if is_end
+        ]
+        return min(end for end in ends if end >= step) - max(
+            (end for end in ends if end < step), default=-1
+        )
 
 
 class OwnLoss:
@@ -256,7 +297,9 @@ class OwnLoss:
 
     recalled_B: Sequence[float] | None = None
 
-    def __init__(self, loss: TokenLoss, settings: LossSettings, *, token_level_loss: bool) -> None:
+    def __init__(
+        self, loss: TokenLoss, settings: LossSettings, *, token_level_loss: bool
+    ) -> None:
         self.loss, self.settings, self.token_level_loss = loss, settings, token_level_loss
 
     def __call__(self, log_probs, old_log_probs, advantages, action_mask, **denominators):
@@ -270,11 +313,18 @@ class OwnLoss:
         log_probs = log_probs.where(seen_BA, HARMLESS)
         old_log_probs = old_log_probs.where(seen_BA, HARMLESS)
         loss_BA, clipped_BA = self.loss.of(
-            log_probs, old_log_probs, advantages, action_mask, settings=self.settings, recalled=recalled_B1
+            log_probs,
+            old_log_probs,
+            advantages,
+            action_mask,
+            settings=self.settings,
+            recalled=recalled_B1,
         )
         loss_BA = loss_BA.where(seen_BA, 0.0)
         clipped_BA = torch.zeros_like(log_probs) if clipped_BA is None else clipped_BA.float()
-        loss = aggregate_loss(loss_BA, action_mask, token_level_loss=self.token_level_loss, **denominators)
+        loss = aggregate_loss(
+            loss_BA, action_mask, token_level_loss=self.token_level_loss, **denominators
+        )
         kl = masked_mean((old_log_probs - log_probs).detach(), action_mask, dim=None)
         return loss, masked_mean(clipped_BA, action_mask, dim=None), kl, None, None
 
@@ -319,14 +369,21 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
         buffer, status = self.replay_buffer, dict(status)
         passes = self.max_epochs * len(buffer.totals)
         # without a dynamic batch DeepSpeed divides by the micro-batches of a window
-        per_window = 1 if self.args.train.dynamic_batch_enable else self._micro_batches_per_window
+        per_window = (
+            1 if self.args.train.dynamic_batch_enable else self._micro_batches_per_window
+        )
         loss = sum(self._losses) / (passes * per_window)
         status["policy_loss"] = self.strategy.all_reduce({"policy_loss": loss})["policy_loss"]
         kept, left = sums_of_rows(buffer.items), sums_of_rows(buffer.left)
         keys = sorted(kept.keys() | left.keys())
         numbers = [[kept.get(key, 0.0) for key in keys], [left.get(key, 0.0) for key in keys]]
-        kept_sums, left_sums = over_ranks(numbers, torch.distributed.ReduceOp.SUM, buffer.dp_group)
-        of_kept, of_left = dict(zip(keys, kept_sums, strict=True)), dict(zip(keys, left_sums, strict=True))
+        kept_sums, left_sums = over_ranks(
+            numbers, torch.distributed.ReduceOp.SUM, buffer.dp_group
+        )
+        of_kept, of_left = (
+            dict(zip(keys, kept_sums, strict=True)),
+            dict(zip(keys, left_sums, strict=True)),
+        )
         rows = of_kept[NUM_ROWS] + of_left[NUM_ROWS]
         for key in keys:
             if key in status and rows:
@@ -346,7 +403,8 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
         status = super().training_step(experience, kl_ctl, step, loss_batch_info)
         self._losses.append(status["metrics"]["policy_loss"].item())
         status["num_samples"] = float(real_B.sum().item())
-        if not real_B.any():  # nothing but rows without action: means over no token are not numbers
+        # nothing but rows without action: means over no token are not numbers
+        if not real_B.any():
             status["num_samples"] = status["num_action_tokens"] = NO_ROWS
             status["metrics"] = {
                 key: value if status["weights"][key] is None else torch.zeros(())
@@ -360,8 +418,13 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
         assert count is not None
         numbers = self.replay_buffer.totals[step // count]
         like = loss_batch_info["batch_num_tokens"]
-        tokens, rows = (torch.as_tensor(number, device=like.device, dtype=like.dtype) for number in numbers)
-        return loss_batch_info | {"batch_num_tokens": tokens / count, "global_batch_size": rows / count}
+        tokens, rows = (
+            torch.as_tensor(number, device=like.device, dtype=like.dtype) for number in numbers
+        )
+        return loss_batch_info | {
+            "batch_num_tokens": tokens / count,
+            "global_batch_size": rows / count,
+        }
 
 
 def forget_fillers(experience, real_B: torch.Tensor) -> None:
@@ -378,4 +441,7 @@ def forget_fillers(experience, real_B: torch.Tensor) -> None:
 
 def in_order(module) -> AbstractContextManager[None]:
     """For upstream's DataLoader: `lay_out` shuffled the rows; micro-batches keep windows."""
-    return patch.multiple(module, DataLoader=lambda *args, **kwargs: DataLoader(*args, **kwargs | {"shuffle": False}))
+    return patch.multiple(
+        module,
+        DataLoader=lambda *args, **kwargs: DataLoader(*args, **kwargs | {"shuffle": False}),
+    )

@@ -42,7 +42,9 @@ def running_ray(options: dict) -> Iterator[ModuleType]:
     with contextlib.ExitStack() as block:
         if options.get("address") == "local":
             if ray._raylet.get_authentication_mode() != ray._raylet.AuthenticationMode.TOKEN:
-                raise R3Error("Ray was imported before the run could ask for a token; start it with `r3 train`")
+                raise R3Error(
+                    "Ray was imported before the run could ask for a token; start it with `r3 train`"
+                )
             sweep(ray_temporary())
             # of the engine's process: Ray's worker ends them before the resource tracker can
             block.callback(shared_memory.sweep, names=shared_memory.SEMAPHORES)
@@ -103,10 +105,15 @@ def ray_options(config: R3Config, platform: str) -> dict:
     environment = {**every_process.ENVIRONMENT, **environment_of(config, platform)}
     environment |= {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
     # as cli/train_ppo_ray.py:29, which finds Ray running. What came through Ray is read-only
-    environment["RAY_ENABLE_ZERO_COPY_TORCH_TENSORS"] = os.environ.get("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", "1")
+    environment["RAY_ENABLE_ZERO_COPY_TORCH_TENSORS"] = os.environ.get(
+        "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", "1"
+    )
     environment |= safe_pickles.ENVIRONMENT
     hook = cpu_platform if platform == "cpu" else every_process
-    runtime: dict = {"env_vars": environment, "worker_process_setup_hook": f"{hook.__name__}.install"}
+    runtime: dict = {
+        "env_vars": environment,
+        "worker_process_setup_hook": f"{hook.__name__}.install",
+    }
     address = ray_address()
     options: dict = {"runtime_env": runtime}
     if address:
@@ -134,11 +141,18 @@ def ray_options(config: R3Config, platform: str) -> dict:
         # it. It is set above, so that process, which would import everything again, is not needed
         environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         if not address:  # GPUs are bookkeeping here: upstream asks for one per rank
-            options |= {"num_gpus": ranks, "num_cpus": ranks + 4, "object_store_memory": 500 * 2**20}
+            options |= {
+                "num_gpus": ranks,
+                "num_cpus": ranks + 4,
+                "object_store_memory": 500 * 2**20,
+            }
     else:
         if "OMP_NUM_THREADS" not in environment:
-            environment[THREADS] = str(config.policy_gpus_per_node * (1 + config.algorithm.has_critic))
-        environment["NCCL_DEBUG"] = os.environ.get("NCCL_DEBUG", "WARN")  # cli/train_ppo_ray.py:26
+            environment[THREADS] = str(
+                config.policy_gpus_per_node * (1 + config.algorithm.has_critic)
+            )
+        # cli/train_ppo_ray.py:26
+        environment["NCCL_DEBUG"] = os.environ.get("NCCL_DEBUG", "WARN")
     return options
 
 
@@ -150,7 +164,12 @@ def check_devices(nodes: list[dict], config: R3Config, platform: str) -> list[st
     """
     resources = [node["Resources"] for node in nodes if node["Alive"]]
     kinds = sorted(
-        {key.partition(":")[2] for found in resources for key in found if key.startswith("accelerator_type:")}
+        {
+            key.partition(":")[2]
+            for found in resources
+            for key in found
+            if key.startswith("accelerator_type:")
+        }
     )
     if platform == "cpu" and kinds:
         raise ConfigError(

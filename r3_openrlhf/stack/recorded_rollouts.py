@@ -15,7 +15,8 @@ from r3_openrlhf.method.errors import DataError
 
 RECORD = "R3_RECORD"  # directory in which every response is recorded with its log-probs
 PLAYBACK = "R3_PLAYBACK"  # directory to read instead of sampling
-Response = tuple[list[int], np.ndarray, str]  # token ids [T], log-probs [T, 1 + k], finish reason
+# token ids [T], log-probs [T, 1 + k], finish reason
+Response = tuple[list[int], np.ndarray, str]
 
 
 def folder_of(variable: str) -> Path | None:
@@ -24,11 +25,18 @@ def folder_of(variable: str) -> Path | None:
     return Path(path) if path else None
 
 
-def write_response(path: Path, token_ids: list[int], logprobs_TK: np.ndarray, finish_reason: str) -> None:
+def write_response(
+    path: Path, token_ids: list[int], logprobs_TK: np.ndarray, finish_reason: str
+) -> None:
     """Keep one response: token ids [T], log-probs [T, 1 + k]; the whole file, or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{os.getpid()}.{path.name}")
-    np.savez(unfinished, token_ids=np.array(token_ids), logprobs=logprobs_TK, finish_reason=finish_reason)
+    np.savez(
+        unfinished,
+        token_ids=np.array(token_ids),
+        logprobs=logprobs_TK,
+        finish_reason=finish_reason,
+    )
     unfinished.replace(path)
 
 
@@ -43,6 +51,8 @@ def read_response(path: Path) -> Response:
     Raises:
         DataError: there is none; the run asks for something that was not recorded."""
     if not path.is_file():
-        raise DataError(f"{PLAYBACK} {path.parent} has no response {path.stem}: this run is not that run")
+        raise DataError(
+            f"{PLAYBACK} {path.parent} has no response {path.stem}: this run is not that run"
+        )
     with np.load(path) as file:
         return file["token_ids"].tolist(), file["logprobs"], str(file["finish_reason"])

@@ -14,11 +14,15 @@ from r3_openrlhf.stack.environment import config_from_environment, on_cpu
 from r3_openrlhf.stack.rollout_executor import TOP_LOGPROBS
 
 DEFAULT_BATCHED_TOKENS = 8192
-WORKER_EXTENSION = "r3_openrlhf.stack.engine_worker.WorkerWrap"  # by its name: vLLM imports it elsewhere
+WORKER_EXTENSION = (
+    "r3_openrlhf.stack.engine_worker.WorkerWrap"  # by its name: vLLM imports it elsewhere
+)
 MAX_SOCKET_PATH = 107  # Linux' limit (unix(7)) without the zero at its end
 UUID_CHARS = 36
 # trainer/ray/vllm_engine.py:37: the name is a Ray actor; this is the decorated class
-UpstreamRolloutActor: Any = vllm_engine.RolloutRayActor.__ray_metadata__.modified_class.__ray_actor_class__
+UpstreamRolloutActor: Any = (
+    vllm_engine.RolloutRayActor.__ray_metadata__.modified_class.__ray_actor_class__
+)
 
 
 def engine_limits(config: R3Config, *, cpu: bool) -> dict[str, int]:
@@ -31,7 +35,9 @@ def engine_limits(config: R3Config, *, cpu: bool) -> dict[str, int]:
         return {"max_num_seqs": 1, "max_num_batched_tokens": max(2048, config.data.max_len)}
     limits = {"max_num_seqs": config.sequences_per_engine}
     if not cpu:
-        limits["max_num_batched_tokens"] = max(DEFAULT_BATCHED_TOKENS, config.sequences_per_engine)
+        limits["max_num_batched_tokens"] = max(
+            DEFAULT_BATCHED_TOKENS, config.sequences_per_engine
+        )
     return limits
 
 
@@ -51,7 +57,9 @@ class R3RolloutActor(UpstreamRolloutActor):
     and `logprobs_mode` only set with importance-sampling correction, otherwise the engine's
     log-probs are taken before the temperature and do not describe the sampling policy."""
 
-    policy_step: int | None = None  # optimizer steps of the weights in here; None: the caller knows
+    policy_step: int | None = (
+        None  # optimizer steps of the weights in here; None: the caller knows
+    )
 
     async def __init__(self, *args, **kwargs):
         keep_blocked()
@@ -63,7 +71,9 @@ class R3RolloutActor(UpstreamRolloutActor):
         kwargs |= engine_limits(config, cpu=on_cpu())
         kwargs["worker_extension_cls"] = WORKER_EXTENSION
         if on_cpu():
-            kwargs["worker_extension_cls"] = os.environ.get("R3_CPU_WORKER_EXTENSION", cpu_platform.WORKER_EXTENSION)
+            kwargs["worker_extension_cls"] = os.environ.get(
+                "R3_CPU_WORKER_EXTENSION", cpu_platform.WORKER_EXTENSION
+            )
             kwargs["kv_cache_memory_bytes"] = cpu_platform.KV_CACHE_BYTES
         await UpstreamRolloutActor.__init__(self, *args, **kwargs)
 
@@ -83,7 +93,9 @@ class R3RolloutActor(UpstreamRolloutActor):
         )
         if getattr(self.executor, "reads_groups", False):
             found = await self.executor.graded(found)
-        return [response for one in found for response in (one if isinstance(one, list) else [one])]
+        return [
+            response for one in found for response in (one if isinstance(one, list) else [one])
+        ]
 
     async def set_policy_step(self, step: int) -> None:
         """Record that the weights just received are those after `step` optimizer steps (asynchronous)."""

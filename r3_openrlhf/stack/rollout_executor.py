@@ -56,7 +56,8 @@ class SamplingExecutor(AgentExecutorBase):
         params = deepcopy(params)
         params.logprobs = logprobs
         params.flat_logprobs = True  # one list a response, not a dict for each token
-        params.output_kind = RequestOutputKind.FINAL_ONLY  # final only: else an output per token
+        # final only: else an output per token
+        params.output_kind = RequestOutputKind.FINAL_ONLY
         params.detokenize = False  # k texts cost more than log-probs; decoded once
         texts = (*self.config.rollout.stop, *stops)
         if texts not in self.stops:
@@ -72,13 +73,27 @@ class AgentExecutor(SamplingExecutor):
         super().__init__()
         self.grader = make_grader(self.config.reward)
         self.reads_groups = self.config.reward.reads_groups
-        by_bounds = self.config.ranks_by_entropy and self.config.ranking.entropy_source != EntropySource.EXACT
-        self.top_logprobs = TOP_LOGPROBS if by_bounds and "ranking" in self.config.algorithm.mechanisms else 0
+        by_bounds = (
+            self.config.ranks_by_entropy
+            and self.config.ranking.entropy_source != EntropySource.EXACT
+        )
+        self.top_logprobs = (
+            TOP_LOGPROBS if by_bounds and "ranking" in self.config.algorithm.mechanisms else 0
+        )
         self.record, self.playback = folder_of(RECORD), folder_of(PLAYBACK)
         self._asked: Counter = Counter()  # of (seed of the step, prompt)
         self.tools = Tools(self.config) if self.config.agents.tools else None
 
-    async def execute(self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, images=None):
+    async def execute(
+        self,
+        prompt,
+        label,
+        sampling_params,
+        max_length: int,
+        hf_tokenizer,
+        llm_engine,
+        images=None,
+    ):
         """Sample, measure, grade. DataError: the prompt leaves no room for the response."""
         record = Label.from_json(label)
         prefix = record.prefix or []  # exploration.rrl: first tokens, within its limit
@@ -93,10 +108,20 @@ class AgentExecutor(SamplingExecutor):
         data = self.config.data.parts.get(record.source, self.config.data)
         calls = self.tools.calls(hf_tokenizer, data) if self.tools is not None else None
         pieces, finish_reason = await self._pieces(
-            llm_engine, prompt, prompt_ids, prefix, sampling_params, max_tokens, hf_tokenizer, calls
+            llm_engine,
+            prompt,
+            prompt_ids,
+            prefix,
+            sampling_params,
+            max_tokens,
+            hf_tokenizer,
+            calls,
         )
         # a tool's answer earns nothing: graded is what the policy wrote, after its prefix
-        own_ids = [*prefix, *(one for ids, logprobs_TK in pieces if logprobs_TK is not None for one in ids)]
+        own_ids = [
+            *prefix,
+            *(one for ids, logprobs_TK in pieces if logprobs_TK is not None for one in ids),
+        ]
         response_ids = [one for ids, _ in pieces for one in ids]
         num_sampled = len(own_ids) - len(prefix)
         last_ids, _ = pieces[-1]
@@ -107,19 +132,32 @@ class AgentExecutor(SamplingExecutor):
         started = time.perf_counter()
         bounds = None
         if self.top_logprobs > 0 and not fault:
-            logprobs_TK = np.concatenate([logprobs_TK for _, logprobs_TK in pieces if logprobs_TK is not None])
-            bounds = self._bounds(logprobs_TK[:, 1:], vocab_size=llm_engine.llm.model_config.get_vocab_size())
+            logprobs_TK = np.concatenate(
+                [logprobs_TK for _, logprobs_TK in pieces if logprobs_TK is not None]
+            )
+            bounds = self._bounds(
+                logprobs_TK[:, 1:], vocab_size=llm_engine.llm.model_config.get_vocab_size()
+            )
         seconds = time.perf_counter() - started
 
         given = len(response_ids) - num_sampled
-        counts = dict(zip(TOOL_COUNTS, (calls.number, calls.failed, given), strict=True)) if calls else {}
+        counts = (
+            dict(zip(TOOL_COUNTS, (calls.number, calls.failed, given), strict=True))
+            if calls
+            else {}
+        )
         text = as_graded(prompt, response_text(hf_tokenizer, own_ids))
         grade: Grade | GradeRequest = grade_of_fault(fault)
         if not fault:
-            grade = GradeRequest.about(record, text, num_tokens=num_sampled, truncated=truncated, prompt=prompt)
+            grade = GradeRequest.about(
+                record, text, num_tokens=num_sampled, truncated=truncated, prompt=prompt
+            )
         response = response_of(
             prompt_ids,
-            [Run(ids, None if logprobs_TK is None else logprobs_TK[:, 0]) for ids, logprobs_TK in pieces],
+            [
+                Run(ids, None if logprobs_TK is None else logprobs_TK[:, 0])
+                for ids, logprobs_TK in pieces
+            ],
             grade,
             prompt=prompt,
             label=label,
@@ -146,22 +184,38 @@ class AgentExecutor(SamplingExecutor):
         return responses
 
     async def _pieces(
-        self, llm_engine, prompt: str, prompt_ids, prefix, sampling_params, max_tokens: int, tokenizer, calls
+        self,
+        llm_engine,
+        prompt: str,
+        prompt_ids,
+        prefix,
+        sampling_params,
+        max_tokens: int,
+        tokenizer,
+        calls,
     ) -> tuple[list[tuple[list[int], np.ndarray | None]], str]:
         """Return the response as (token ids, log-probs [T, 1 + k]; None: given) in order, and why it ended."""
         pieces: list[tuple[list[int], np.ndarray | None]] = [(prefix, None)] if prefix else []
         so_far = list(prefix)
         while True:
             stops = calls.stops if calls is not None else ()
-            params = self.sampling(sampling_params, tokenizer, logprobs=self.top_logprobs, stops=stops)
+            params = self.sampling(
+                sampling_params, tokenizer, logprobs=self.top_logprobs, stops=stops
+            )
             params.max_tokens = max_tokens - len(so_far)
             if so_far:  # upstream's 1 (samples_generator.py:234) would forbid to end here
                 params.min_tokens = 0
-            ids, logprobs_TK, reason = await self._generate(llm_engine, prompt, [*prompt_ids, *so_far], so_far, params)
+            ids, logprobs_TK, reason = await self._generate(
+                llm_engine, prompt, [*prompt_ids, *so_far], so_far, params
+            )
             pieces.append((ids, logprobs_TK))
             so_far += ids
             room = max_tokens - len(so_far)
-            may_go_on = calls is not None and ending_of(reason, num_tokens=len(ids)) is Ending.STOP and room > 0
+            may_go_on = (
+                calls is not None
+                and ending_of(reason, num_tokens=len(ids)) is Ending.STOP
+                and room > 0
+            )
             answer = await calls.after(ids, room=room) if may_go_on else None
             if answer is None:
                 return pieces, reason
@@ -182,7 +236,8 @@ class AgentExecutor(SamplingExecutor):
             self._asked[params.seed, prompt] += 1
             key = response_key(params.seed, self._asked[params.seed, prompt], prompt)
             if self.playback is not None:
-                await asyncio.sleep(0)  # as many responses at once as with an engine, in the same order
+                # as many responses at once as with an engine, in the same order
+                await asyncio.sleep(0)
                 return read_response(self.playback / f"{key}.npz")
             path = self.record and self.record / f"{key}.npz"
             # vLLM 0.29 on a CPU dies of seeded requests in mixed batches (rollout_engine.py)
@@ -201,7 +256,12 @@ class AgentExecutor(SamplingExecutor):
             entropy_statistics(bound_T, peak_fraction=self.config.ranking.peak_fraction)
             for bound_T in topk_entropy_bounds(logprobs_Tk, vocab_size=vocab_size)
         )
-        return EntropyBounds(peak_lower=lower[0], peak_upper=upper[0], global_lower=lower[1], global_upper=upper[1])
+        return EntropyBounds(
+            peak_lower=lower[0],
+            peak_upper=upper[0],
+            global_lower=lower[1],
+            global_upper=upper[1],
+        )
 
 
 # Most likely tokens per position for bounds on entropy (ranking.entropy_source=auto and topk).

@@ -18,7 +18,9 @@ def allow_deepspeed() -> None:
     from deepspeed.runtime.zero.config import ZeroStageEnum
     from deepspeed.utils.tensor_fragment import fragment_address
 
-    torch.serialization.add_safe_globals([DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address])
+    torch.serialization.add_safe_globals(
+        [DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address]
+    )
 
 
 if __name__ == "__main__":

@@ -34,7 +34,11 @@ from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, RECORD
 from r3_openrlhf.stack.step_metrics import GIVEN_UP, REPETITION, TOOL_COUNTS
 from r3_openrlhf.stack.work import work_of
 
-GENERATED, COLLECTED, WARM_START = "generated_tokens_total", "collected_tokens_total", "warm_start_tokens_total"
+GENERATED, COLLECTED, WARM_START = (
+    "generated_tokens_total",
+    "collected_tokens_total",
+    "warm_start_tokens_total",
+)
 TOTALS = (GENERATED, COLLECTED, WARM_START)  # over all resumes
 NO_PROMPTS = StepPrompts([], reflection=[])
 NO_STATES = ChosenStates([], {})
@@ -55,7 +59,14 @@ def keep_order(strategy: Any, config: R3Config) -> None:
         return
     make = strategy.setup_dataloader
 
-    def in_order(dataset: Any, batch_size: int, pin_memory: bool, _shuffle: bool, *more: Any, **others: Any) -> Any:
+    def in_order(
+        dataset: Any,
+        batch_size: int,
+        pin_memory: bool,
+        _shuffle: bool,
+        *more: Any,
+        **others: Any,
+    ) -> Any:
         return make(dataset, batch_size, pin_memory, False, *more, **others)
 
     strategy.setup_dataloader = in_order
@@ -84,9 +95,12 @@ class R3SamplesGenerator(SamplesGenerator):
         self.seconds = 0.0  # of this step, on what R³ adds
         self.states = NO_STATES  # those that this step's batch starts from
         self._contexts: dict[str, Context] = {}  # of this step's reflection prompts
-        self._prefixes: dict[str, Prefix] = {}  # of this step, by the label that carries its ids
+        # of this step, by the label that carries its ids
+        self._prefixes: dict[str, Prefix] = {}
         self.before_sampling: Callable[[], None] = lambda: None
-        self.values_of_prefixes: Callable | None = None  # by today's critic (experience_values.py)
+        self.values_of_prefixes: Callable | None = (
+            None  # by today's critic (experience_values.py)
+        )
         self._order: dict[tuple[str, str], int] = {}
         self._training = False
         self._cut_short = False  # did the budget end the last epoch before its time?
@@ -117,7 +131,9 @@ class R3SamplesGenerator(SamplesGenerator):
         self.prompts = NO_PROMPTS
         started = time.perf_counter()
         self.states = self.r3.states(
-            count=self.config.rollout.batch_size, step=self.step, values_of=self.values_of_prefixes
+            count=self.config.rollout.batch_size,
+            step=self.step,
+            values_of=self.values_of_prefixes,
         )
         self.seconds = time.perf_counter() - started
         self.epoch_of_batch = self.epoch
@@ -146,16 +162,21 @@ class R3SamplesGenerator(SamplesGenerator):
         sampled = self._counts - before
         size = self.config.rollout.n_samples_per_prompt
         if pass_rate is not None:
-            pass_rate = 100 * len(rows) / size / consumed  # upstream's (:118) is rows per prompt
+            # upstream's (:118) is rows per prompt
+            pass_rate = 100 * len(rows) / size / consumed
         self._counts["r3/filter/dropped_groups"] += (sampled["responses"] - len(rows)) // size
-        self._counts["r3/filter/dropped_tokens"] += sampled["generated_tokens"] - num_tokens(rows)
+        self._counts["r3/filter/dropped_tokens"] += sampled["generated_tokens"] - num_tokens(
+            rows
+        )
         kept = self._rows_that_divide(rows)
         self._counts["r3/filter/left_over_groups"] += (len(rows) - len(kept)) // size
         self._counts["r3/filter/left_over_tokens"] += num_tokens(rows) - num_tokens(kept)
         return kept, pass_rate, consumed, exhausted
 
     @torch.no_grad()
-    def generate_held_out(self, prompts: list[str], labels: list[str], **generate_kwargs) -> list[Rollout]:
+    def generate_held_out(
+        self, prompts: list[str], labels: list[str], **generate_kwargs
+    ) -> list[Rollout]:
         """Sample every response to these prompts, for no buffer, history or count of tokens.
 
         Upstream's generate_eval_samples (:61) waits for the last of each rollout.batch_size
@@ -181,11 +202,16 @@ class R3SamplesGenerator(SamplesGenerator):
         while asked and self.totals[GENERATED] < most:
             self._occasion = f"collect {number}"  # with seeds each round has its own
             batch = [self._problems[uid] for uid in asked[start : start + size]]
-            rollouts = self.generate_held_out(*map(list, zip(*batch, strict=True)), **generate_kwargs)
+            rollouts = self.generate_held_out(
+                *map(list, zip(*batch, strict=True)), **generate_kwargs
+            )
             self.totals[GENERATED] += sum(one.num_sampled_tokens for one in rollouts)
             right = [one for one in rollouts if one.verdict is Verdict.CORRECT]
             found.update(one.uid for one in right)
-            collected += [dataclasses.replace(one, context=Context.IMPORTED, origin="collected") for one in right]
+            collected += [
+                dataclasses.replace(one, context=Context.IMPORTED, origin="collected")
+                for one in right
+            ]
             start += size
             if start >= len(asked):
                 asked, start, number = [uid for uid in asked if uid not in found], 0, number + 1
@@ -201,19 +227,25 @@ class R3SamplesGenerator(SamplesGenerator):
     def take_facts(self) -> BatchFacts:
         """Return metrics of the last batch; counts as take_counts."""
         own = {"epoch": float(self.epoch_of_batch), "r3/time/generator_s": self.seconds}
-        return BatchFacts(self.take_counts() | own | self.prompts.metrics(), next_epoch=self.epoch)
+        return BatchFacts(
+            self.take_counts() | own | self.prompts.metrics(), next_epoch=self.epoch
+        )
 
     def _budget_is_spent(self) -> bool:
         budget = self.config.train.max_generated_tokens
         return budget is not None and self.totals[GENERATED] >= budget
 
-    def _generate_vllm(self, dataloader_iter, num_prompts, dynamic_filtering, **generate_kwargs):
+    def _generate_vllm(
+        self, dataloader_iter, num_prompts, dynamic_filtering, **generate_kwargs
+    ):
         self._cut_short = False
         if dynamic_filtering:  # it may ask for replacements up to the end of the epoch
             dataloader_iter = self._while_budget_lasts(dataloader_iter)
         if self._training:
             num_prompts -= len(self.states.prefixes)  # whose groups take the places of others
-        return super()._generate_vllm(dataloader_iter, num_prompts, dynamic_filtering, **generate_kwargs)
+        return super()._generate_vllm(
+            dataloader_iter, num_prompts, dynamic_filtering, **generate_kwargs
+        )
 
     def _while_budget_lasts(self, items):
         while not self._budget_is_spent():
@@ -251,23 +283,35 @@ class R3SamplesGenerator(SamplesGenerator):
             for pair in zip(prompts, labels, strict=True):
                 self._order.setdefault(pair, len(self._order))
         # a seed for each request slows a GPU sampler down
-        if not (self.config.train.deterministic or RECORD in os.environ or PLAYBACK in os.environ):
-            return super()._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)
+        if not (
+            self.config.train.deterministic or RECORD in os.environ or PLAYBACK in os.environ
+        ):
+            return super()._dispatch_prompts_to_vllm(
+                prompts, labels, images=images, **generate_kwargs
+            )
         # samples_generator.py:234 makes the sampling parameters and knows no seed
         occasion = "step" if self._training else self._occasion
         seed = stable_seed(self.config.train.seed, occasion, self.step)
         params = functools.partial(samples_generator.SamplingParams, seed=seed)
         with patch.multiple(samples_generator, SamplingParams=params):
-            return super()._dispatch_prompts_to_vllm(prompts, labels, images=images, **generate_kwargs)
+            return super()._dispatch_prompts_to_vllm(
+                prompts, labels, images=images, **generate_kwargs
+            )
 
     def _further(self, prompts: list[str], labels: list[str]) -> list[tuple[str, str]]:
         """(prompt, label) of groups besides the plain: from a state, then reflection groups."""
         found = [self._problems[uid] for uid in self.states.uids]
-        prompts, labels = prompts + [prompt for prompt, _ in found], labels + [label for _, label in found]
+        prompts, labels = (
+            prompts + [prompt for prompt, _ in found],
+            labels + [label for _, label in found],
+        )
         records = [Label.from_json(label) for label in labels]
         first = len(records) - len(found)
-        loaded = dict(zip(map(id, records), prompts, strict=True))  # the plain prompts are the loader's
-        render = SimpleNamespace(plain=lambda problem: loaded[id(problem)], reflection=self._render.reflection)
+        # the plain prompts are the loader's
+        loaded = dict(zip(map(id, records), prompts, strict=True))
+        render = SimpleNamespace(
+            plain=lambda problem: loaded[id(problem)], reflection=self._render.reflection
+        )
         self.prompts = self.r3.prompts(
             records[:first],
             step=self.step,
@@ -280,7 +324,9 @@ class R3SamplesGenerator(SamplesGenerator):
         for asked in self.prompts:
             label = labels[asked.place]
             if asked.prefix is not None:  # the label carries the ids to the executor
-                label = dataclasses.replace(records[asked.place], prefix=asked.prefix.ids.tolist()).to_json()
+                label = dataclasses.replace(
+                    records[asked.place], prefix=asked.prefix.ids.tolist()
+                ).to_json()
                 self._prefixes[label] = asked.prefix
             if asked.context in (Context.REFLECTION, Context.HINT):
                 self._contexts[asked.prompt] = asked.context
@@ -308,18 +354,25 @@ class R3SamplesGenerator(SamplesGenerator):
         prefix = self._prefixes.get(response["label"])
         experience.r3_rollout = rollout_from_response(
             response,
-            context=Context.PREFIX if prefix else self._contexts.get(response["prompt"], Context.PLAIN),
-            step=self.step if (sampled_by := response["r3"].get("policy_step")) is None else sampled_by,
+            context=Context.PREFIX
+            if prefix
+            else self._contexts.get(response["prompt"], Context.PLAIN),
+            step=self.step
+            if (sampled_by := response["r3"].get("policy_step")) is None
+            else sampled_by,
             epoch=self.epoch,
             prefix_logprobs=prefix.logprobs if prefix else None,
         )
         experience.r3_seconds = response["r3"]["seconds"]
-        experience.r3_prompt = response["r3"].get("turn_prompt", response["prompt"])  # a turn's own
+        # a turn's own
+        experience.r3_prompt = response["r3"].get("turn_prompt", response["prompt"])
         experience.r3_payload = response["r3"]
         # upstream's is from the first action to the last, given tokens between them included
         experience.response_length = experience.action_mask.sum(-1)
         if experience.scores is not None:  # dynamic filtering looks at verdicts, not credit
-            experience.scores = torch.tensor([float(experience.r3_rollout.verdict is Verdict.CORRECT)])
+            experience.scores = torch.tensor(
+                [float(experience.r3_rollout.verdict is Verdict.CORRECT)]
+            )
         if self._training:
             self.totals[GENERATED] += experience.r3_rollout.num_sampled_tokens
             self._counts["generated_tokens"] += experience.r3_rollout.num_sampled_tokens
@@ -337,4 +390,6 @@ def num_tokens(rows: list[Experience]) -> int:
 
 def stable_seed(*parts) -> int:
     """Return a seed that is the same on every machine and in every process; below 2**56, which torch and vLLM take."""
-    return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:7], "big")
+    return int.from_bytes(
+        hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:7], "big"
+    )

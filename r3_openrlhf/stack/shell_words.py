@@ -14,11 +14,15 @@ from pathlib import Path
 from r3_openrlhf.method.errors import ConfigError
 
 Known = dict[str, list[str]]  # variable -> its words; one, if it is no array
-_HEREDOC = re.compile(r"^[^\n]*?\bread\b[^\n]*?(\w+)\s*<<-?\s*['\"]?(\w+)['\"]?\n(.*?)\n\s*\2$", re.M | re.S)
+_HEREDOC = re.compile(
+    r"^[^\n]*?\bread\b[^\n]*?(\w+)\s*<<-?\s*['\"]?(\w+)['\"]?\n(.*?)\n\s*\2$", re.M | re.S
+)
 _QUOTED = r"\"(?:\\.|[^\"\\])*\""
 _DEFAULT = rf"(?:[^{{}}\"]|{_QUOTED}|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})*"
 _FILLED = rf"\$\{{{_DEFAULT}\}}|\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
-_DOUBLE = rf"\"(?:\\.|{_FILLED}|[^\"\\])*+\""  # possessive: a quote that never ends is read once
+_DOUBLE = (
+    rf"\"(?:\\.|{_FILLED}|[^\"\\])*+\""  # possessive: a quote that never ends is read once
+)
 _TOKEN = re.compile(
     r"(?P<comment>\#[^\n]*)|(?P<redirection>\d*[<>]+&?\s*[^\s;&|]*)|(?P<end>;;|&&|\|\||[;&|\n()])"
     rf"|(?P<word>(?:\\.|'[^']*'|{_DOUBLE}|{_FILLED}|[^\s'\"\\;&|<>()])+)|[^\S\n]+|.",
@@ -39,17 +43,23 @@ def command_words(words: Sequence[str], module: re.Pattern[str], name: str) -> l
     *given, path = words
     values = [_ASSIGNMENT.fullmatch(word) for word in given]
     if not (Path(path).is_file() and all(values)):
-        place = next((number for number, word in enumerate(words) if module.fullmatch(word)), -1)
+        place = next(
+            (number for number, word in enumerate(words) if module.fullmatch(word)), -1
+        )
         return list(words[place + 1 :])
     known = {match[1]: [match[3]] for match in values if match}
     places = {"HOME": [str(Path.home())], "PWD": [str(Path.cwd())]}
     found = words_after(Path(path).read_text(encoding="utf-8"), module, places | known)
     if found is None:
-        raise ConfigError(f"{path} does not call {name}; give its script, or the words after it themselves")
+        raise ConfigError(
+            f"{path} does not call {name}; give its script, or the words after it themselves"
+        )
     return found
 
 
-def words_after(text: str, module: re.Pattern[str], known: Known | None = None) -> list[str] | None:
+def words_after(
+    text: str, module: re.Pattern[str], known: Known | None = None
+) -> list[str] | None:
     """Return the words after the one that is `module`, of the first command with it; None: there is none."""
     text = re.sub(r"\$\{@:\d+\}", "$@", text.replace("\\\n", " ").replace("$(pwd)", "$PWD"))
     text = _HEREDOC.sub(lambda found: f'{found[1]}="{found[3]}"', text)
@@ -79,7 +89,13 @@ def _search(text: str, module: re.Pattern[str], known: Known) -> list[str] | Non
             for name, more, value in (_ASSIGNMENT.fullmatch(word).groups() for word in raw):  # type: ignore[union-attr]
                 is_array = value.startswith("(")
                 words = (
-                    [one for word, _ in _statements(value[1:-1]) for one in _expanded(word, known)] if is_array else []
+                    [
+                        one
+                        for word, _ in _statements(value[1:-1])
+                        for one in _expanded(word, known)
+                    ]
+                    if is_array
+                    else []
                 )
                 words = words if is_array else [" ".join(_expanded([value], known))]
                 known[name] = known.get(name, []) * bool(more) + words
@@ -89,7 +105,11 @@ def _search(text: str, module: re.Pattern[str], known: Known) -> list[str] | Non
         for place, word in enumerate(words):
             if module.fullmatch(word):
                 return words[place + 1 :]
-            if module.search(word) and word != text and (inner := _search(word, module, known)) is not None:
+            if (
+                module.search(word)
+                and word != text
+                and (inner := _search(word, module, known)) is not None
+            ):
                 return inner
     return None
 
@@ -132,7 +152,9 @@ def _statements(text: str) -> Iterator[tuple[list[str], str]]:
                 array = None
         elif word:
             words.append(word)
-        elif end == "(" and words and words[-1].endswith("=") and text[token.start() - 1] == "=":
+        elif (
+            end == "(" and words and words[-1].endswith("=") and text[token.start() - 1] == "="
+        ):
             array = []
         elif end:
             yield words, end
@@ -156,7 +178,11 @@ def _expanded(raw: list[str], known: Known) -> list[str]:
                 parts = [*parts[:-1], "".join(parts[-1:]) + text]
             else:
                 texts = re.findall(rf"(?:{_FILLED}|\S)+", _filled(bare, known))
-                parts = [*parts[:-1], "".join(parts[-1:] + texts[:1]), *texts[1:]] if texts else parts
+                parts = (
+                    [*parts[:-1], "".join(parts[-1:] + texts[:1]), *texts[1:]]
+                    if texts
+                    else parts
+                )
         found += parts
     return found
 
@@ -170,7 +196,11 @@ def _filled(text: str, known: Known) -> str:
             return _sum(_filled(found["sum"], known), known) or found[0]
         is_unset = name not in known or (found["empty"] and not any(known[name]))
         if found["escaped"] or found["echo"] or is_unset:
-            kept = found[0] if default is None else _filled(re.sub(r'(?<!\\)"', "", default), known)
+            kept = (
+                found[0]
+                if default is None
+                else _filled(re.sub(r'(?<!\\)"', "", default), known)
+            )
             return found["escaped"] or found["echo"] or kept
         return " ".join(known[name])
 

@@ -21,19 +21,28 @@ from r3_openrlhf.stack.arguments import ray_address
 def check_places(run: RunDirectory, *, platform: str) -> list[str]:
     """Sentences about places that are small. ConfigError: one that the run or its own Ray writes to
     cannot be used. Nothing is known of the nodes of a running Ray."""
-    fault = places.fault_of_run_directory(run.path) or (None if ray_address() else places.fault_of_temporary())
+    fault = places.fault_of_run_directory(run.path) or (
+        None if ray_address() else places.fault_of_temporary()
+    )
     if fault is not None:
         raise ConfigError(fault)
     if ray_address():
         return []
     state, least, remedy = places.shared_memory(platform)
-    return [f"{places.SHARED_MEMORY}: {state}, and the run needs {least}; {remedy}"] if remedy else []
+    return (
+        [f"{places.SHARED_MEMORY}: {state}, and the run needs {least}; {remedy}"]
+        if remedy
+        else []
+    )
 
 
 def check_checkpoint(config: R3Config, run: RunDirectory, folder: Path) -> None:
     """Check that the run may continue from this checkpoint, with its metrics and history, before
     anything starts. R3Error."""
-    if config.algorithm.has_critic and not (folder.parent.with_name(checkpoint_record.CRITIC) / folder.name).is_dir():
+    if (
+        config.algorithm.has_critic
+        and not (folder.parent.with_name(checkpoint_record.CRITIC) / folder.name).is_dir()
+    ):
         raise ConfigError(
             f"the checkpoint {folder} has no critic with it; restore {checkpoint_record.CRITIC} from a copy, or choose another run_dir"
         )
@@ -57,7 +66,9 @@ def check_context(config: R3Config, model: str) -> tuple[R3Config, list[str]]:
 
     check_own_code(config.model, model)
     if (critic := config.flag("critic.model_name_or_path")) is not None:
-        check_own_code(config.model, critic, setting=f"openrlhf.critic.model_name_or_path {critic}")
+        check_own_code(
+            config.model, critic, setting=f"openrlhf.critic.model_name_or_path {critic}"
+        )
     found = AutoConfig.from_pretrained(model, trust_remote_code=config.model.trust_remote_code)
     longest = getattr(found, "max_position_embeddings", None)
     if longest is not None and config.data.max_len > longest:
@@ -67,7 +78,9 @@ def check_context(config: R3Config, model: str) -> tuple[R3Config, list[str]]:
         )
     heads = getattr(found, "num_attention_heads", None)
     if heads is not None:
-        check_split(config, heads=heads, kv_heads=getattr(found, "num_key_value_heads", None) or heads)
+        check_split(
+            config, heads=heads, kv_heads=getattr(found, "num_key_value_heads", None) or heads
+        )
     # models/actor.py:192: marks a model with experts; the update fails at others' missing loss
     if "output_router_logits" not in found.to_dict():
         for name in ("actor.aux_loss_coef", "ds.experts_implementation"):

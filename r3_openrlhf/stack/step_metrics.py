@@ -5,7 +5,12 @@ from statistics import fmean
 
 from r3_openrlhf.method.types import Rollout
 
-TOOL_COUNTS = ("r3/tools/calls", "r3/tools/failed", "r3/tools/given_tokens")  # of a step's responses
+# of a step's responses
+TOOL_COUNTS = (
+    "r3/tools/calls",
+    "r3/tools/failed",
+    "r3/tools/given_tokens",
+)
 GIVEN_UP = "r3/engine/given_up"
 REPETITION = "r3/engine/repetition"
 
@@ -18,14 +23,19 @@ def entropy_metrics(rollouts: list[Rollout]) -> dict[str, float]:
     metrics: dict[str, float] = {}
     bounds = [r.entropy_bounds for r in rollouts if r.entropy_bounds is not None]
     if bounds:
-        lower, upper = fmean(b.global_lower for b in bounds), fmean(b.global_upper for b in bounds)
+        lower, upper = (
+            fmean(b.global_lower for b in bounds),
+            fmean(b.global_upper for b in bounds),
+        )
         metrics |= {
             "r3/entropy/global_lower": lower,
             "r3/entropy/global_upper": upper,
             "r3/entropy/bound_width": upper - lower,
             "r3/entropy/peak_lower": fmean(b.peak_lower for b in bounds),
         }
-    exact = [r.entropy for r in rollouts if r.entropy is not None and r.entropy.source == "exact"]
+    exact = [
+        r.entropy for r in rollouts if r.entropy is not None and r.entropy.source == "exact"
+    ]
     if exact:
         metrics["r3/entropy/ranked_peak"] = fmean(e.peak for e in exact)
         metrics["r3/entropy/ranked_global"] = fmean(e.global_ for e in exact)

@@ -10,7 +10,9 @@ from statistics import fmean
 from r3_openrlhf.method.types import Rollout, Verdict
 from r3_openrlhf.runs.report import mean
 
-SENTENCES: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+SENTENCES: dict[str, str] = tomllib.loads(
+    Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+)
 FIRST_STEPS = 3
 NEARLY_ALL = 0.95
 
@@ -23,7 +25,11 @@ MORE_BYTES = 2**30  # that stay on a GPU while the engine sleeps
 
 LENGTH, CUT, ENTROPY = "fresh/response_length", "fresh/truncated", "fresh/entropy"
 ASLEEP = "r3/memory/beside_policy_bytes"
-MIXED, RECALLED, REHEARSED = "r3/groups/mixed_pass_rate", "r3/replay/recalled", "r3/replay/rehearsed"
+MIXED, RECALLED, REHEARSED = (
+    "r3/groups/mixed_pass_rate",
+    "r3/replay/recalled",
+    "r3/replay/rehearsed",
+)
 LOWER_RATE = 0.1  # of the fresh rollouts in mixed groups, since stored rows train
 KEYS = ("step", LENGTH, CUT, ENTROPY, ASLEEP, MIXED, RECALLED, REHEARSED)
 
@@ -34,7 +40,9 @@ def early_warnings(rollouts: Sequence[Rollout], *, step: int) -> dict[str, str]:
     set looks like a broken grader, and only a person can tell."""
     found, total = {}, len(rollouts)
     graded = [rollout for rollout in rollouts if rollout.verdict is not Verdict.UNGRADED]
-    correct = [rollout.graded_reward for rollout in graded if rollout.verdict is Verdict.CORRECT]
+    correct = [
+        rollout.graded_reward for rollout in graded if rollout.verdict is Verdict.CORRECT
+    ]
     wrong = [rollout.graded_reward for rollout in graded if rollout.verdict is Verdict.WRONG]
     truncated = sum(rollout.truncated for rollout in rollouts)
     if len(graded) < total:
@@ -42,11 +50,17 @@ def early_warnings(rollouts: Sequence[Rollout], *, step: int) -> dict[str, str]:
     if step > FIRST_STEPS or not rollouts:
         return found
     if truncated >= NEARLY_ALL * total:
-        found["truncated"] = SENTENCES["truncated"].format(step=step, truncated=truncated, total=total)
+        found["truncated"] = SENTENCES["truncated"].format(
+            step=step, truncated=truncated, total=total
+        )
     if graded and not correct:
         found["none correct"] = SENTENCES["none_correct"].format(step=step, graded=len(graded))
     if correct and wrong and fmean(correct) <= fmean(wrong):
-        facts = {"share": len(correct) / len(graded), "right": fmean(correct), "wrong": fmean(wrong)}
+        facts = {
+            "share": len(correct) / len(graded),
+            "right": fmean(correct),
+            "wrong": fmean(wrong),
+        }
         found["contradiction"] = SENTENCES["contradiction"].format(step=step, **facts)
     return found
 
@@ -56,7 +70,9 @@ def ungraded_sentence(rollouts: Sequence[Rollout]) -> str:
     ungraded = [rollout for rollout in rollouts if rollout.verdict is Verdict.UNGRADED]
     reasons = Counter(rollout.reason for rollout in ungraded)
     why = ", ".join(f"{reason} ({number})" for reason, number in reasons.most_common(4))
-    errors = Counter(str(rollout.extras["error"]) for rollout in ungraded if "error" in rollout.extras)
+    errors = Counter(
+        str(rollout.extras["error"]) for rollout in ungraded if "error" in rollout.extras
+    )
     said = f"; {errors.most_common(1)[0][0]}" if errors else ""
     return f"{len(ungraded)} of {len(rollouts)} responses could not be graded: {why}{said}"
 
@@ -80,27 +96,48 @@ def trend_warnings(lines: Sequence[Mapping[str, float]]) -> dict[str, str]:
     now, then = lines[-WINDOW:], lines[:WINDOW]
     length, first_length = mean(now, LENGTH), mean(then, LENGTH)
     cut, first_cut = mean(now, CUT), mean(then, CUT)
-    if cut is not None and first_cut is not None and cut >= TRUNCATED and cut - first_cut >= MORE_TRUNCATED:
-        found["truncation"] = SENTENCES["truncation"].format(step=step, now=cut, first=first_cut)
+    if (
+        cut is not None
+        and first_cut is not None
+        and cut >= TRUNCATED
+        and cut - first_cut >= MORE_TRUNCATED
+    ):
+        found["truncation"] = SENTENCES["truncation"].format(
+            step=step, now=cut, first=first_cut
+        )
     elif length and first_length and length >= LONGER * first_length:
         found["length"] = SENTENCES["length"].format(step=step, now=length, first=first_length)
     found |= _lower_rate(lines)
     entropy, first_entropy = mean(now, ENTROPY), mean(then, ENTROPY)
-    if entropy is not None and first_entropy and not LOW_ENTROPY <= entropy / first_entropy <= HIGH_ENTROPY:
+    if (
+        entropy is not None
+        and first_entropy
+        and not LOW_ENTROPY <= entropy / first_entropy <= HIGH_ENTROPY
+    ):
         why = SENTENCES["entropy_fell" if entropy < first_entropy else "entropy_rose"]
-        found["entropy"] = SENTENCES["entropy"].format(step=step, now=entropy, first=first_entropy, why=why)
+        found["entropy"] = SENTENCES["entropy"].format(
+            step=step, now=entropy, first=first_entropy, why=why
+        )
     return found
 
 
 def _lower_rate(lines: Sequence[Mapping[str, float]]) -> dict[str, str]:
     """Compare the pass rate of mixed groups (0: a step had none) with the WINDOW steps around the
     first one that trained stored rows."""
-    start = next((i for i, line in enumerate(lines) if line.get(RECALLED, 0) + line.get(REHEARSED, 0)), len(lines))
+    start = next(
+        (i for i, line in enumerate(lines) if line.get(RECALLED, 0) + line.get(REHEARSED, 0)),
+        len(lines),
+    )
     if len(lines) - start < WINDOW:
         return {}
     begin = max(0, start - WINDOW)
-    rates = [[line for line in part if line.get(MIXED)] for part in (lines[begin : begin + WINDOW], lines[-WINDOW:])]
+    rates = [
+        [line for line in part if line.get(MIXED)]
+        for part in (lines[begin : begin + WINDOW], lines[-WINDOW:])
+    ]
     first, rate = (mean(part, MIXED) for part in rates)
     if first is None or rate is None or rate > first - LOWER_RATE:
         return {}
-    return {"replay": SENTENCES["replay"].format(step=int(lines[-1]["step"]), now=rate, first=first)}
+    return {
+        "replay": SENTENCES["replay"].format(step=int(lines[-1]["step"]), now=rate, first=first)
+    }

@@ -15,7 +15,18 @@ from r3_openrlhf.runs.problem_files import Problem
 from r3_openrlhf.runs.step_groups import grouped
 
 COLUMNS = (
-    *("step", "uid", "problem", "reference", "context", "recalled_from", "text", "answer", "verdict", "reason"),
+    *(
+        "step",
+        "uid",
+        "problem",
+        "reference",
+        "context",
+        "recalled_from",
+        "text",
+        "answer",
+        "verdict",
+        "reason",
+    ),
     *("reward", "advantage", "truncated"),
 )
 MOST_ROWS, ROWS_OF_GROUP = 64, 4  # of a step: a table is sent whole
@@ -28,7 +39,9 @@ def name_wandb_run(config: R3Config, run: RunDirectory) -> None:
     file = run.path / "wandb_id"
     if not file.exists():
         file.write_text(secrets.token_hex(8))
-    parts = [name for name in ("replay", "reflection", "ranking") if getattr(config, name).enabled]
+    parts = [
+        name for name in ("replay", "reflection", "ranking") if getattr(config, name).enabled
+    ]
     tags = ",".join([f"algo={config.algorithm_name}", f"seed={config.train.seed}", *parts])
     group = config.arm or config.algorithm_name
     names = {"RUN_ID": file.read_text(), "RESUME": "allow", "RUN_GROUP": group, "TAGS": tags}
@@ -57,7 +70,10 @@ def user_tracker(config: R3Config) -> Callable[[str, int, Mapping[str, Any]], st
 
     def track(kind: str, step: int, numbers: Mapping[str, Any]) -> str | None:
         try:
-            function(step, {f"{kind}/{key}": value for key, value in numbers.items() if value is not None})
+            function(
+                step,
+                {f"{kind}/{key}": value for key, value in numbers.items() if value is not None},
+            )
         except Exception as error:
             return f"logging.tracker failed at step {step}, and is called again: {type(error).__name__}: {error}"
         return None
@@ -81,11 +97,23 @@ def log_completions(
         problem = problems.get(record["uid"])
         row = record | {"step": step, "text": record["text"] and record["text"][-MOST_CHARS:]}
         if problem is not None:
-            row |= {"problem": problem.label.problem, "reference": "; ".join(problem.label.references)}
+            row |= {
+                "problem": problem.label.problem,
+                "reference": "; ".join(problem.label.references),
+            }
         rows.append([row.get(name) for name in COLUMNS])
-    wandb.log({"train/completions": wandb.Table(columns=list(COLUMNS), data=rows), "train/global_step": step})
+    wandb.log(
+        {
+            "train/completions": wandb.Table(columns=list(COLUMNS), data=rows),
+            "train/global_step": step,
+        }
+    )
 
 
 def _spread(values: Sequence[Any], most: int) -> list[Any]:
     """Choose `most` of the values at equal distances, the first among them; all, if there are fewer."""
-    return [values[place * len(values) // most] for place in range(most)] if len(values) > most else list(values)
+    return (
+        [values[place * len(values) // most] for place in range(most)]
+        if len(values) > most
+        else list(values)
+    )

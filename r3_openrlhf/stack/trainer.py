@@ -47,12 +47,19 @@ from r3_openrlhf.stack.samples_generator import (
     keep_order,
 )
 from r3_openrlhf.stack.step_warnings import kept, trend_warnings
-from r3_openrlhf.stack.trackers import describe_wandb_run, log_completions, name_wandb_run, user_tracker
+from r3_openrlhf.stack.trackers import (
+    describe_wandb_run,
+    log_completions,
+    name_wandb_run,
+    user_tracker,
+)
 from r3_openrlhf.stack.warm_start import warm_start
 from r3_openrlhf.stack.work import work_of
 
 # trainer/ppo_trainer.py:424: the name is a Ray actor; this is the decorated class
-UpstreamTrainer: Any = ppo_trainer.PPOTrainer.__ray_metadata__.modified_class.__ray_actor_class__
+UpstreamTrainer: Any = (
+    ppo_trainer.PPOTrainer.__ray_metadata__.modified_class.__ray_actor_class__
+)
 
 
 class RecordedSteps(ppo_trainer.BasePPOTrainer):
@@ -61,12 +68,16 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
 
     samples_generator: R3SamplesGenerator
 
-    def __init__(self, pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs) -> None:
+    def __init__(
+        self, pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs
+    ) -> None:
         keep_blocked()
         self.config = config_from_environment()
         self.run = RunDirectory(self.config.run_dir)
         self.stop = StopRequest(self.run.stop_request)
-        self.clock = StepClock.from_environment(save_minutes=self.config.checkpoint.save_minutes)
+        self.clock = StepClock.from_environment(
+            save_minutes=self.config.checkpoint.save_minutes
+        )
         self._trends: list[dict] = []  # of each step, what stack/step_warnings.py reads
         self._warned: set[str] = set()
         self._saving: dict[str, float] = {}  # timing/save, for the next step's line
@@ -75,7 +86,9 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         keep_order(strategy, self.config)
         if self.config.logging.wandb_project:
             name_wandb_run(self.config, self.run)
-        super().__init__(pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs)
+        super().__init__(
+            pretrain, strategy, actor_model_group, critic_model_group, *args, **kwargs
+        )
         if self.wandb_logger:
             describe_wandb_run(self.wandb_logger.handle, self.config)
             self._problems, _ = problems_in(self.run.data)
@@ -86,7 +99,9 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             self.history = HistoryStore.open(self.run.history, limits=limits, seed=seed)
         self.r3 = r3_of(self.config, self.history)
         self.samples_generator = self._make_generator(strategy)
-        maker: type[StockExperienceMaker] = load_object("algo", self.config.algorithm.experience_maker)
+        maker: type[StockExperienceMaker] = load_object(
+            "algo", self.config.algorithm.experience_maker
+        )
         self.experience_maker = maker(
             self.actor_model_group,
             self.critic_model_group,
@@ -99,7 +114,9 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             r3=self.r3,
         )
         if self.critic_model_group is not None:
-            self.samples_generator.values_of_prefixes = partial(values_of_prefixes, self.critic_model_group)
+            self.samples_generator.values_of_prefixes = partial(
+                values_of_prefixes, self.critic_model_group
+            )
 
     def _make_generator(self, strategy) -> R3SamplesGenerator:
         raise NotImplementedError
@@ -108,7 +125,11 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         """Continue a run (:405): forget what is newer than the checkpoint in history and files."""
         states = super().init_checkpoint_states()
         other_ranks.forget(self.run)  # every rank has loaded it
-        step, begun = states["global_step"], states.get("begun")  # totals at a checkpoint of step 0
+        # totals at a checkpoint of step 0
+        step, begun = (
+            states["global_step"],
+            states.get("begun"),
+        )
         self.r3.roll_back(step if step or begun else -1)
         self.run.roll_back(step)
         settings = self.config.history.start or self.config.rollout.collect.share
@@ -124,14 +145,18 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         if step:  # a line is on disk before its checkpoint
             lines = self.run.read_metrics()
             self._trends = [kept(line) for line in lines]
-            self.samples_generator.totals = {key: lines[-1][key] for key in TOTALS if key in lines[-1]}
+            self.samples_generator.totals = {
+                key: lines[-1][key] for key in TOTALS if key in lines[-1]
+            }
         if self._evaluation_is_due():  # or the run was killed before this one
             if step:
                 self.broadcast_to_vllm()  # upstream does so only after this method
             self._evaluate()
         why = self.stop.reason()
         if why:
-            raise RunInterrupted(f"asked to end ({why}) before step {step + 1}; nothing was lost")
+            raise RunInterrupted(
+                f"asked to end ({why}) before step {step + 1}; nothing was lost"
+            )
         self.clock.next_step()
         return states
 
@@ -155,7 +180,9 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         history.commit_step(0, 1, rows)
         if passes := config.replay.imported.warm_start if rows else 0:
             announce(self.run, Phase.UPDATE)
-            warm_start(actors, rows, self.args, passes=passes, pad_token_id=self.tokenizer.pad_token_id)
+            warm_start(
+                actors, rows, self.args, passes=passes, pad_token_id=self.tokenizer.pad_token_id
+            )
             tokens = passes * sum(len(one.prompt_ids) + one.num_tokens for one in rows)
             generator.totals[WARM_START] = float(tokens)
             before, after = ([one.response_logprobs for one in rows], logprobs_of(actors, rows))
@@ -196,11 +223,21 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         if not rollout_samples:
             raise TrainingStopped("the rollout engine returned no rollouts for a step")
         self._announce(Phase.REWARDS)
-        seconds_on_bounds = sum(sample.r3_seconds for sample in rollout_samples) / len(self.vllm_engines)
+        seconds_on_bounds = sum(sample.r3_seconds for sample in rollout_samples) / len(
+            self.vllm_engines
+        )
         status, global_step = super().train_step(rollout_samples, global_step)
         maker, facts = self.experience_maker, self._facts_of(rollout_samples)
-        found = {"policy": ("policy_loss", "actor_grad_norm")} if global_step > self.config.critic_warmup_steps else {}
-        found |= {"critic": ("critic_loss", "critic_grad_norm")} if self.config.algorithm.has_critic else {}
+        found = (
+            {"policy": ("policy_loss", "actor_grad_norm")}
+            if global_step > self.config.critic_warmup_steps
+            else {}
+        )
+        found |= (
+            {"critic": ("critic_loss", "critic_grad_norm")}
+            if self.config.algorithm.has_critic
+            else {}
+        )
         for model, keys in found.items():
             loss, norm = (status.get(key, math.nan) for key in keys)
             if not (math.isfinite(loss) and math.isfinite(norm)):
@@ -212,14 +249,23 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         if "policy" in found:
             status |= {"loss": status["policy_loss"], "grad_norm": status["actor_grad_norm"]}
         started = time.perf_counter()
-        self.r3.remember(maker.kept_rollouts(), step=global_step - 1, epoch=int(facts.metrics["epoch"]))
+        self.r3.remember(
+            maker.kept_rollouts(), step=global_step - 1, epoch=int(facts.metrics["epoch"])
+        )
         history_s = time.perf_counter() - started
         status.update(maker.metrics)
         if self.config.data.sources:
             sources = [Label.from_json(sample.labels[0]).source for sample in rollout_samples]
-            status.update(source_metrics(sources, [sample.r3_rollout for sample in rollout_samples]))
-        status.update(facts.metrics | {"r3/time/bounds_s": seconds_on_bounds, "r3/time/history_s": history_s})
-        status["r3/time/added_s"] = sum(value for key, value in status.items() if key.startswith("r3/time/"))
+            status.update(
+                source_metrics(sources, [sample.r3_rollout for sample in rollout_samples])
+            )
+        status.update(
+            facts.metrics
+            | {"r3/time/bounds_s": seconds_on_bounds, "r3/time/history_s": history_s}
+        )
+        status["r3/time/added_s"] = sum(
+            value for key, value in status.items() if key.startswith("r3/time/")
+        )
         self._at(global_step)
         self._warn(maker.warnings)
         self._next_epoch = facts.next_epoch
@@ -231,7 +277,9 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
     def _counts_after_last_step(self) -> dict[str, float]:
         return self.samples_generator.take_counts()
 
-    def save_logs_and_checkpoints(self, global_step: int, logs_dict=None, client_states=None) -> None:
+    def save_logs_and_checkpoints(
+        self, global_step: int, logs_dict=None, client_states=None
+    ) -> None:
         """Write the step's lines; save and ask the held-out problems when that is due.
 
         RunInterrupted, once all is saved: a stop, or the deadline allows no other step.
@@ -239,11 +287,19 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         if client_states and self._next_epoch > client_states["episode"] + 1:
             # the epoch ended with this step. Upstream's loader state would be that of a finished
             # iterator, which on resume starts the same epoch over
-            client_states |= {"episode": client_states["episode"] + 1, "data_loader_state_dict": {}}
-        numbers = {key: value for key, value in (logs_dict or {}).items() if isinstance(value, (int, float))}
+            client_states |= {
+                "episode": client_states["episode"] + 1,
+                "data_loader_state_dict": {},
+            }
+        numbers = {
+            key: value
+            for key, value in (logs_dict or {}).items()
+            if isinstance(value, (int, float))
+        }
         self.run.write_rollouts(global_step, self.experience_maker.records)
         saving, self._saving = self._saving, {}
-        self.run.append_metrics({"step": global_step, **numbers, **saving})  # before the checkpoint
+        # before the checkpoint
+        self.run.append_metrics({"step": global_step, **numbers, **saving})
         line = {"step": global_step, **numbers}
         self._trends.append(kept(line))
         self._warn(trend_warnings(self._trends))
@@ -269,7 +325,12 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         for kind, sentence in sentences.items():
             if sentence is not None and kind not in self._warned:
                 self._warned.add(kind)
-                announce(self.run, Phase.SYNC, step=self.samples_generator.step or None, warning=sentence)
+                announce(
+                    self.run,
+                    Phase.SYNC,
+                    step=self.samples_generator.step or None,
+                    warning=sentence,
+                )
 
     def _save(self, global_step: int, logs_dict, client_states, *, now: bool) -> None:
         """Upstream's logs, and its checkpoint when due (:397) or `now`. It removes no HF copy."""
@@ -279,12 +340,23 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         with patch.multiple(settings, save_steps=1 if now else settings.save_steps):
             if is_due:
                 announce(self.run, Phase.CHECKPOINT, step=global_step)
-                record = record_of(self.run.history, global_step) if self.history is not None else None
+                record = (
+                    record_of(self.run.history, global_step)
+                    if self.history is not None
+                    else None
+                )
             super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
-            if is_due and (folder := checkpoint_record.newest(self.run.checkpoints)) is not None:
-                checkpoint_record.write(folder, step=global_step, config=self.run.load_config(), history=record)
+            if (
+                is_due
+                and (folder := checkpoint_record.newest(self.run.checkpoints)) is not None
+            ):
+                checkpoint_record.write(
+                    folder, step=global_step, config=self.run.load_config(), history=record
+                )
         if is_due:
-            forget_superseded(self.run, newest=global_step, max_num=self.config.checkpoint.max_num)
+            forget_superseded(
+                self.run, newest=global_step, max_num=self.config.checkpoint.max_num
+            )
             self._saving = {"timing/save": time.time() - started}
             self.clock.saved(self._saving["timing/save"])
 
@@ -304,7 +376,9 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             "temperature": HELD_OUT_TEMPERATURE,
             "n_samples_per_prompt": settings.n_samples,
         }
-        rollouts = self.samples_generator.generate_held_out(*read_prompts(self.run.held_out), **kwargs)
+        rollouts = self.samples_generator.generate_held_out(
+            *read_prompts(self.run.held_out), **kwargs
+        )
         line = evaluation_line(
             work_of(self.config).evaluated(rollouts),
             config=self.config,
@@ -313,7 +387,11 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             generated_tokens=int(so_far["generated_tokens_total"]),
         )
         self.run.write_held_out(
-            step, [rollout_record(rollout, step=step, row=None) for rollout in rollouts[:MOST_HELD_OUT]]
+            step,
+            [
+                rollout_record(rollout, step=step, row=None)
+                for rollout in rollouts[:MOST_HELD_OUT]
+            ],
         )
         self.run.append_evaluation(line)
         numbers = {
@@ -330,7 +408,8 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         if self.history is None:
             return
         kept = [
-            int(path.name.removeprefix("global_step")) for path in self.run.checkpoints.glob("_actor/global_step*")
+            int(path.name.removeprefix("global_step"))
+            for path in self.run.checkpoints.glob("_actor/global_step*")
         ]
         if kept:
             self.history.set_rollback_floor(min(kept))
@@ -340,7 +419,9 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
     def fit(self, global_step: int = 0) -> None:
         """Run the training, with the last evaluation. However it ends, trackers and history are closed."""
         # upstream closes its trackers at the end (:503), before the last evaluation
-        trackers = [tracker for tracker in (self.wandb_logger, self.tensorboard_logger) if tracker]
+        trackers = [
+            tracker for tracker in (self.wandb_logger, self.tensorboard_logger) if tracker
+        ]
         for tracker in trackers:
             tracker.close = lambda: None
         try:

@@ -20,7 +20,9 @@ from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.open_table import nearest
 
 
-def check_arguments(arguments: list[str], *, source: Path | None = None, off: Iterable[str] = ()) -> SimpleNamespace:
+def check_arguments(
+    arguments: list[str], *, source: Path | None = None, off: Iterable[str] = ()
+) -> SimpleNamespace:
     """Return the nested namespace that the installed OpenRLHF makes of `arguments`, after its own checks.
 
     off: flags whose names are checked; one that is false or null is in no argument.
@@ -46,8 +48,14 @@ def parsed_flags(arguments: list[str]) -> tuple[dict[str, Any], set[str]]:
     named = _check_names(parser, arguments)
     with _sentences():
         values = vars(parser.parse_args(arguments))
-    names = {action.dest: option.removeprefix("--") for action in parser._actions for option in action.option_strings}
-    return {names[dest]: value for dest, value in values.items()}, {flag.removeprefix("--") for flag in named}
+    names = {
+        action.dest: option.removeprefix("--")
+        for action in parser._actions
+        for option in action.option_strings
+    }
+    return {names[dest]: value for dest, value in values.items()}, {
+        flag.removeprefix("--") for flag in named
+    }
 
 
 def installed_flags() -> list[str]:
@@ -65,7 +73,10 @@ def _check_names(parser: argparse.ArgumentParser, arguments: list[str]) -> list[
     named = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
     if unknown := [flag for flag in dict.fromkeys(named) if flag not in _options(parser)]:
         raise ConfigError(
-            "; ".join(f"OpenRLHF has no flag {flag}; {nearest(flag, _options(parser))}" for flag in unknown)
+            "; ".join(
+                f"OpenRLHF has no flag {flag}; {nearest(flag, _options(parser))}"
+                for flag in unknown
+            )
         )
     return named
 
@@ -78,7 +89,11 @@ def _sentences() -> Iterator[io.StringIO]:
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             yield output
     except (SystemExit, AssertionError) as error:
-        reason = output.getvalue().strip().rpartition("error: ")[2] if isinstance(error, SystemExit) else error
+        reason = (
+            output.getvalue().strip().rpartition("error: ")[2]
+            if isinstance(error, SystemExit)
+            else error
+        )
         raise ConfigError(f"OpenRLHF does not accept the arguments: {reason}") from error
 
 
@@ -86,15 +101,21 @@ def installed_source() -> Path:
     """openrlhf/cli/train_ppo_ray.py, without an import: that of `openrlhf.cli` does much."""
     spec = importlib.util.find_spec("openrlhf")
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError("OpenRLHF is not installed; run make setup or make setup-gpu. r3 doctor shows what is there")
+        raise ConfigError(
+            "OpenRLHF is not installed; run make setup or make setup-gpu. r3 doctor shows what is there"
+        )
     return Path(spec.submodule_search_locations[0]) / "cli" / "train_ppo_ray.py"
 
 
-def _upstream(source: Path) -> tuple[argparse.ArgumentParser, Callable[[list[str]], SimpleNamespace]]:
+def _upstream(
+    source: Path,
+) -> tuple[argparse.ArgumentParser, Callable[[list[str]], SimpleNamespace]]:
     """Return the parser of the `__main__` block, and a function for the part up to `train(args)`."""
     making, checking = _programs(source, source.stat().st_mtime_ns)
     # importing openrlhf.utils.config would import torch and transformers; the file is alone
-    hierarchize = runpy.run_path(str(source.parent.parent / "utils" / "config.py"))["hierarchize"]
+    hierarchize = runpy.run_path(str(source.parent.parent / "utils" / "config.py"))[
+        "hierarchize"
+    ]
     names: dict[str, Any] = {"argparse": argparse, "hierarchize": hierarchize}
     exec(making, names)  # noqa: S102, installed code
     parser = names["parser"]
@@ -113,9 +134,17 @@ def _programs(source: Path, _changed_ns: int) -> tuple[CodeType, CodeType]:
     """Compile the parser's code, and its checks, while the file stays equal (`_changed_ns`)."""
     tree = ast.parse(source.read_text(encoding="utf-8"), filename=str(source))
     block = next(
-        (node.body for node in tree.body if isinstance(node, ast.If) and "__main__" in ast.dump(node.test)), []
+        (
+            node.body
+            for node in tree.body
+            if isinstance(node, ast.If) and "__main__" in ast.dump(node.test)
+        ),
+        [],
     )
-    parse = next((index for index, node in enumerate(block) if "attr='parse_args'" in ast.dump(node)), None)
+    parse = next(
+        (index for index, node in enumerate(block) if "attr='parse_args'" in ast.dump(node)),
+        None,
+    )
     if parse is None:
         raise ConfigError(f"{source} has no parser under __main__; R³ supports OpenRLHF 0.11.2")
     checking = [
@@ -130,5 +159,7 @@ def _programs(source: Path, _changed_ns: int) -> tuple[CodeType, CodeType]:
         if (isinstance(node, ast.Import) and all(name.name in known for name in node.names))
         or (isinstance(node, ast.ImportFrom) and node.module in known)
     ]
-    making, checks = (ast.Module(body, type_ignores=[]) for body in (imports + block[:parse], checking))
+    making, checks = (
+        ast.Module(body, type_ignores=[]) for body in (imports + block[:parse], checking)
+    )
     return compile(making, str(source), "exec"), compile(checks, str(source), "exec")

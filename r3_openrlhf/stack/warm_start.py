@@ -16,11 +16,16 @@ from r3_openrlhf.stack.batching import effective_ranks, num_fillers
 from r3_openrlhf.stack.convert import experience_from_recalled, filler_experience
 
 
-def warm_start(actors: Any, rows: Sequence[Rollout], args: Any, *, passes: int, pad_token_id: int) -> None:
+def warm_start(
+    actors: Any, rows: Sequence[Rollout], args: Any, *, passes: int, pad_token_id: int
+) -> None:
     """Train the policy on the rows, each after its own prompt, in updates of at most train.batch_size rows."""
     windows = -(-len(rows) // args.train.batch_size)
     nothing: Any = SimpleNamespace(info={}, prompts=[""], labels=[""])
-    samples = [experience_from_recalled(one, prompt_ids=one.prompt_ids, sibling=nothing) for one in rows]
+    samples = [
+        experience_from_recalled(one, prompt_ids=one.prompt_ids, sibling=nothing)
+        for one in rows
+    ]
     missing = num_fillers(len(samples), ranks=effective_ranks(args), windows=windows)
     samples += [filler_experience(samples[0], pad_token_id) for _ in range(missing)]
     for one in samples:  # the loss reads the advantages; upstream needs the others

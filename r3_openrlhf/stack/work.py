@@ -61,8 +61,12 @@ def _check_problems(config: R3Config) -> None:
     check_held_out_source(config)
 
 
-def _prepare_problems(config: R3Config, model: str | None, run: RunDirectory) -> tuple[PreparedData, FirstPage]:
-    tokenizer = model and load_tokenizer(model, trusted=config.model.trust_remote_code, data=config.data)
+def _prepare_problems(
+    config: R3Config, model: str | None, run: RunDirectory
+) -> tuple[PreparedData, FirstPage]:
+    tokenizer = model and load_tokenizer(
+        model, trusted=config.model.trust_remote_code, data=config.data
+    )
     if tokenizer and config.agents.tools and config.agents.tool_form == "template":
         for part in config.data.parts.values():
             TemplateCalls(tokenizer, part)  # refuses a template without calls
@@ -81,7 +85,9 @@ _PROBLEMS = Work(
 )
 
 
-def _prepare_tasks(config: R3Config, model: str | None, run: RunDirectory) -> tuple[PreparedData, FirstPage]:
+def _prepare_tasks(
+    config: R3Config, model: str | None, run: RunDirectory
+) -> tuple[PreparedData, FirstPage]:
     """Write the tasks that are trained on, and the held-out ones, whose seeds are the next ones.
 
     Raises:
@@ -103,7 +109,8 @@ def _write_tasks(config: R3Config, output: Path, seeds: Iterable[int]) -> None:
     name = str(config.agents.environment)
     uids = [(seed, task_uid(name, seed)) for seed in seeds]
     labels = [
-        Label(uid=uid, problem=uid, references=[], task="environment", metadata={"seed": seed}) for seed, uid in uids
+        Label(uid=uid, problem=uid, references=[], task="environment", metadata={"seed": seed})
+        for seed, uid in uids
     ]
     lines = [line_of(label, label.uid, name) for label in labels]
     write_once(output, lines, f"agents.environment {name}")
@@ -111,7 +118,9 @@ def _write_tasks(config: R3Config, output: Path, seeds: Iterable[int]) -> None:
 
 _TASKS = Work(
     executor=HERE / "agents" / "executor.py",
-    check=lambda config: make_environment(str(config.agents.environment), config.agents.options).close(),
+    check=lambda config: make_environment(
+        str(config.agents.environment), config.agents.options
+    ).close(),
     prepare=_prepare_tasks,
     prompts=TurnPrompts,
     evaluated=whole_trajectories,

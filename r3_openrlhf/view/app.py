@@ -23,7 +23,13 @@ from r3_openrlhf.method.errors import R3Error, quoted
 from r3_openrlhf.view.curves import curves_of
 from r3_openrlhf.view.evaluation_pages import evaluation_page, pairs_page, sample_page
 from r3_openrlhf.view.files_page import files_page
-from r3_openrlhf.view.group_page import group_page, step_page, tokens_of_group, tokens_page, trajectory_page
+from r3_openrlhf.view.group_page import (
+    group_page,
+    step_page,
+    tokens_of_group,
+    tokens_page,
+    trajectory_page,
+)
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.overview import compare_page, effect_page, overview, state
 from r3_openrlhf.view.problem_page import problem_page
@@ -63,7 +69,9 @@ def create_app(library: Library, *, token: str | None = None, root_path: str = "
             *(Route(path, _handler(library, make)) for path, make in ROUTES.items()),
         ],
         exception_handlers={
-            R3Error: lambda _, error: _message(str(error), 404 if isinstance(error, NotThere) else UNREADABLE),
+            R3Error: lambda _, error: _message(
+                str(error), 404 if isinstance(error, NotThere) else UNREADABLE
+            ),
             404: lambda request, _: _message(f"There is no page {request.url.path}.", 404),
         },
         middleware=[
@@ -82,14 +90,20 @@ def _handler(library: Library, make: Callable[..., Any]) -> Callable[[Request], 
         if isinstance(content, str):
             return HTMLResponse(content)
         is_made = isinstance(content, Response)
-        return content if is_made else Response(msgspec.json.encode(content), media_type="application/json")
+        return (
+            content
+            if is_made
+            else Response(msgspec.json.encode(content), media_type="application/json")
+        )
 
     return handle
 
 
 def _page(make: Callable[..., Any], *fields: str) -> Callable[..., Any]:
     """Take of a query only these fields, "" where one is not there."""
-    return lambda library, query, **path: make(library, **path, **{name: query.get(name, "") for name in fields})
+    return lambda library, query, **path: make(
+        library, **path, **{name: query.get(name, "") for name in fields}
+    )
 
 
 def _home(library: Library, query: QueryParams) -> str | Response:
@@ -118,11 +132,15 @@ ROUTES: dict[str, Callable[..., Any]] = {
     "/": _home,
     "/api/state": _page(state),
     "/api/curves": lambda library, query: curves_of(
-        [library.run(name) for name in query.getlist("run") or library.runs], every="every" in query, counted=True
+        [library.run(name) for name in query.getlist("run") or library.runs],
+        every="every" in query,
+        counted=True,
     ),
     "/api/tokens/{name}/step/{step:count}/" + _OF_GROUP: _tokens,
     "/search": search_page,
-    "/compare": lambda library, query: compare_page(library, query.getlist("run"), query.get("reference", "")),
+    "/compare": lambda library, query: compare_page(
+        library, query.getlist("run"), query.get("reference", "")
+    ),
     "/compare/{a}/{b}": _page(pairs_page),
     "/{name}": _run,
     "/{name}/effect": _page(effect_page),
@@ -160,7 +178,10 @@ class _Gate:
             if message["type"] == "http.response.start":
                 message["headers"] = [
                     *message["headers"],
-                    *((name.lower().encode(), value.encode()) for name, value in HEADERS.items()),
+                    *(
+                        (name.lower().encode(), value.encode())
+                        for name, value in HEADERS.items()
+                    ),
                     (b"cache-control", b"no-cache"),
                 ]
             await send(message)
@@ -178,18 +199,31 @@ class _Gate:
         if self._token is not None:
             if self._is_token(request.query_params.get("token", "")):
                 # to the same address without the token: it stays out of the history and out of links
-                query = urlencode([pair for pair in request.query_params.multi_items() if pair[0] != "token"])
-                path = quote(request.scope["path"].removeprefix(ROOT_PATH.get()).lstrip("/"))  # of this server
+                query = urlencode(
+                    [pair for pair in request.query_params.multi_items() if pair[0] != "token"]
+                )
+                # of this server
+                path = quote(request.scope["path"].removeprefix(ROOT_PATH.get()).lstrip("/"))
                 answer = RedirectResponse(f"{link()}{path}{query and '?'}{query}", 303)
-                answer.set_cookie(self._cookie, self._token or "", path=link(), httponly=True, samesite="lax")
+                answer.set_cookie(
+                    self._cookie, self._token or "", path=link(), httponly=True, samesite="lax"
+                )
                 return answer
             header = request.headers.get("authorization", "").encode()
-            if self._is_token(request.cookies.get(self._cookie, "")) or shows_token(header, self._token):
+            if self._is_token(request.cookies.get(self._cookie, "")) or shows_token(
+                header, self._token
+            ):
                 return None
             how = "open the address that r3 view printed, or show its token as the password, with any name"
             return PlainTextResponse(how, 401, {"WWW-Authenticate": 'Basic realm="r3 view"'})
         host = request.headers.get("host", "")
-        return None if is_this_machine(host.encode("latin-1")) else PlainTextResponse(f"this is not {host}", 421)
+        return (
+            None
+            if is_this_machine(host.encode("latin-1"))
+            else PlainTextResponse(f"this is not {host}", 421)
+        )
 
     def _is_token(self, shown: str) -> bool:
-        return self._token is not None and hmac.compare_digest(shown.encode(), self._token.encode())
+        return self._token is not None and hmac.compare_digest(
+            shown.encode(), self._token.encode()
+        )

@@ -23,7 +23,13 @@ TOKEN = "R3_VIEW_TOKEN"
 
 @click.command("view")
 @click.argument("paths", nargs=-1, required=True, metavar="RUN...")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0: any free port.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    help="0: any free port.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option(
     "--token-file",
@@ -31,7 +37,10 @@ TOKEN = "R3_VIEW_TOKEN"
     help=f"File with the token that readers must show; else {TOKEN}; else a new one, in the printed address.",
 )
 @click.option(
-    "--root-path", default="", metavar="/PATH", help="Where a proxy has the pages, as Open OnDemand or Jupyter's."
+    "--root-path",
+    default="",
+    metavar="/PATH",
+    help="Where a proxy has the pages, as Open OnDemand or Jupyter's.",
 )
 @click.option("--no-browser", is_flag=True, help="Print the address, and open no browser.")
 def view(
@@ -59,13 +68,27 @@ def view(
     token = read_token(token_file, TOKEN)
     check_access(host, token, variable=TOKEN, name="token")
     if not re.fullmatch(r"(/[\w.~@:+-]+)*", root_path, re.ASCII):
-        raise R3Error(f"--root-path is {quoted(root_path)}; use /words/of/a/path, without a / at its end")
-    serve(library, host=host, port=port, token=token, root_path=root_path, opens_browser=not no_browser)
+        raise R3Error(
+            f"--root-path is {quoted(root_path)}; use /words/of/a/path, without a / at its end"
+        )
+    serve(
+        library,
+        host=host,
+        port=port,
+        token=token,
+        root_path=root_path,
+        opens_browser=not no_browser,
+    )
 
 
 @click.command("report")
 @click.argument("paths", nargs=-1, required=True, metavar="RUN...")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The page to write.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="The page to write.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
 def report(paths: tuple[str, ...], out: Path, overwrite: bool) -> None:
     """Write runs into one page to share: changes, curves, settings.
@@ -93,7 +116,15 @@ def report(paths: tuple[str, ...], out: Path, overwrite: bool) -> None:
     click.echo(f"{len(page) / 1e6:.1f} MB", err=True)
 
 
-def serve(library: Any, *, host: str, port: int, token: str | None, root_path: str = "", opens_browser: bool) -> None:
+def serve(
+    library: Any,
+    *,
+    host: str,
+    port: int,
+    token: str | None,
+    root_path: str = "",
+    opens_browser: bool,
+) -> None:
     """Serve the pages until the process is asked to end. R3Error: the port is taken.
 
     token: None: a new one, which the printed address has."""
@@ -125,9 +156,14 @@ def serve(library: Any, *, host: str, port: int, token: str | None, root_path: s
         if "SSH_CONNECTION" in os.environ:
             local = f"127.0.0.1:{port}"
             tunnel = f"ssh -N -L {port}:{local} {getpass.getuser()}@{socket.getfqdn()}"
-            click.echo(f"From your own machine: {tunnel}, then http://{local}{root_path}/{query}", err=True)
+            click.echo(
+                f"From your own machine: {tunnel}, then http://{local}{root_path}/{query}",
+                err=True,
+            )
         if not query:
-            click.echo("The browser asks for a name and a password: any name, and the token.", err=True)
+            click.echo(
+                "The browser asks for a name and a password: any name, and the token.", err=True
+            )
         click.echo("Ctrl-C ends it.", err=True)
         with ExitStack() as stack:
             if opens_browser and query and _has_screen():
@@ -158,4 +194,6 @@ def _has_screen() -> bool:
     """Return True if a browser has a screen. Else webbrowser would look for one in this terminal."""
     if "SSH_CONNECTION" in os.environ:
         return False
-    return sys.platform == "darwin" or any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    return sys.platform == "darwin" or any(
+        name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY")
+    )

@@ -74,7 +74,9 @@ class EvaluationReader(Reader):
         """results.json; None while it is not there. And a sentence where it cannot be read."""
         file = self.path / "results.json"
         stamp = stamp_of(file)
-        return self.told("results", stamp, lambda: read_json(file, Results) if any(stamp) else None)
+        return self.told(
+            "results", stamp, lambda: read_json(file, Results) if any(stamp) else None
+        )
 
     def problems(self) -> dict[tuple[str, str], EvaluatedProblem]:
         """(benchmark, uid) -> problem, in the order of finishing. R3Error: a damaged line."""
@@ -112,7 +114,9 @@ def _lines_in(file: Path) -> Iterator[_Line]:
                 try:
                     yield msgspec.convert(json.loads(line), _Line)
                 except UNREADABLE as error:
-                    raise R3Error(f"{file}, line {number} is not a finished problem: {error}") from error
+                    raise R3Error(
+                        f"{file}, line {number} is not a finished problem: {error}"
+                    ) from error
     except OSError as error:
         raise R3Error(f"{file} cannot be read: {error.strerror}") from error
 
@@ -132,7 +136,11 @@ class Pair(NamedTuple):
 def difference_of(a: EvaluationReader, b: EvaluationReader) -> SeedEstimate | None:
     """Pass@1 of b less that of a over shared problems, with Student's interval over these."""
     shares = [
-        {key: problem.share for key, problem in reader.problems().items() if problem.share is not None}
+        {
+            key: problem.share
+            for key, problem in reader.problems().items()
+            if problem.share is not None
+        }
         for reader in (b, a)
     ]
     return paired_difference(*shares)

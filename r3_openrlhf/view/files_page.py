@@ -40,12 +40,18 @@ def files_page(library: Library, name: str) -> str:
     """Render phases, settings, error, log and code of a run."""
     run = library.run(name)
     directory = run.directory
-    texts = {"error.txt": directory.error, "train.log": directory.log, "code_state.txt": directory.code_state}
+    texts = {
+        "error.txt": directory.error,
+        "train.log": directory.log,
+        "code_state.txt": directory.code_state,
+    }
     return render(
         "files.html",
         run=run,
         events=events_in(directory.events)[: -SHOWN_EVENTS - 1 : -1],
-        changes=_decoded((end_of(directory.changes) or "").splitlines(), msgspec.json.Decoder(dict[str, Any])),
+        changes=_decoded(
+            (end_of(directory.changes) or "").splitlines(), msgspec.json.Decoder(dict[str, Any])
+        ),
         settings=None if run.config is None else without_secrets(config_to_yaml(run.config)),
         texts={file: text for file, path in texts.items() if (text := end_of(path))},
     )
@@ -83,4 +89,8 @@ def _decoded(lines: Iterable[str | bytes], decoder: msgspec.json.Decoder[Value])
 def events_in(file: Path) -> list[Event]:
     """Read the lines that can be read, of the last MAX_EVENTS_BYTES."""
     lines = (_tail(file, MAX_EVENTS_BYTES)[0] or b"").splitlines()
-    return [event for event in _decoded(lines, msgspec.json.Decoder(Event)) if 0 <= event.time < PAST]
+    return [
+        event
+        for event in _decoded(lines, msgspec.json.Decoder(Event))
+        if 0 <= event.time < PAST
+    ]

@@ -49,22 +49,35 @@ def group_page(library: Library, name: str, step: int, context: str, uid: str) -
         prompt=prompt,
         attempt=_attempt_in(prompt) if group.context is Context.REFLECTION else None,
         shown=shown,
-        played={row["at"]: one.place for one in trajectories_of(group.rows) for row in one.rows},  # of a row
+        played={
+            row["at"]: one.place for one in trajectories_of(group.rows) for row in one.rows
+        },  # of a row
         points=ranked_points(opened.rows),
         shown_at={response.place: response.at for response in shown},
         previous=groups[place - 1] if place else None,
         next=groups[place + 1] if place + 1 < len(groups) else None,
-        other=next((other for other in groups if other.uid == uid and other.context is not group.context), None),
+        other=next(
+            (
+                other
+                for other in groups
+                if other.uid == uid and other.context is not group.context
+            ),
+            None,
+        ),
     )
 
 
-def trajectory_page(library: Library, name: str, step: int, place: int, context: str, uid: str) -> str:
+def trajectory_page(
+    library: Library, name: str, step: int, place: int, context: str, uid: str
+) -> str:
     """Render a trajectory, turn by turn. Raises NotThere."""
     opened = open_group(library, name, step, context, uid)
     run, played = opened.run, trajectories_of(opened.rows)
     if not 0 <= place < len(played):
         has = f"trajectories 0 to {len(played) - 1}" if played else "no trajectories"
-        raise NotThere(f"the {context} group of {uid} in step {step} of {run.name} has {has}, and no {place}")
+        raise NotThere(
+            f"the {context} group of {uid} in step {step} of {run.name} has {has}, and no {place}"
+        )
     settings = run.config.agents if run.config is not None else None
     return render(
         "trajectory.html",
@@ -75,7 +88,9 @@ def trajectory_page(library: Library, name: str, step: int, place: int, context:
     )
 
 
-def tokens_page(library: Library, name: str, step: int, context: str, uid: str, place: int) -> str:
+def tokens_page(
+    library: Library, name: str, step: int, context: str, uid: str, place: int
+) -> str:
     """One response as a heat map."""
     tokens = tokens_of_group(library, name, step, context, uid, only=[place])
     opened = open_group(library, name, step, context, uid)
@@ -83,7 +98,13 @@ def tokens_page(library: Library, name: str, step: int, context: str, uid: str, 
 
 
 def tokens_of_group(
-    library: Library, name: str, step: int, context: str, uid: str, *, only: Sequence[int] | None = None
+    library: Library,
+    name: str,
+    step: int,
+    context: str,
+    uid: str,
+    *,
+    only: Sequence[int] | None = None,
 ) -> dict[str, Any]:
     """Values of the tokens of a group, as plain JSON. only: places of the wanted responses."""
     opened = open_group(library, name, step, context, uid)
@@ -91,7 +112,9 @@ def tokens_of_group(
     places = range(len(opened.rows)) if only is None else only
     for place in places:
         if not 0 <= place < len(opened.rows):
-            raise NotThere(f"this group has responses 0 to {len(opened.rows) - 1}, and no {place}")
+            raise NotThere(
+                f"this group has responses 0 to {len(opened.rows) - 1}, and no {place}"
+            )
     columns = of_group(run, step, opened.group, run.token_columns(step, uid))
     rows, of_rows = ([values[place] for place in places] for values in (opened.rows, columns))
     texts, why_no_texts = texts_of(run)
@@ -99,10 +122,13 @@ def tokens_of_group(
     peak_fraction = config.ranking.peak_fraction if config else None
     return {
         "responses": [
-            known and known.as_json(place, peak_fraction) for place, known in zip(places, values, strict=True)
+            known and known.as_json(place, peak_fraction)
+            for place, known in zip(places, values, strict=True)
         ],
         "why": why_no_texts if why == MISSING else why,
-        "clip": [1 - config.train.eps_clip_low, 1 + config.train.eps_clip_high] if config else None,
+        "clip": [1 - config.train.eps_clip_low, 1 + config.train.eps_clip_high]
+        if config
+        else None,
     }
 
 

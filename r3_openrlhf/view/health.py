@@ -16,7 +16,13 @@ from r3_openrlhf.view.files_page import events_in
 from r3_openrlhf.view.rendering import number
 from r3_openrlhf.view.run_reader import RunReader
 
-DID = ("groups/collapsed_before", "groups/collapsed_after", "replay/recalled", "reflection/groups", "ranking/groups")
+DID = (
+    "groups/collapsed_before",
+    "groups/collapsed_after",
+    "replay/recalled",
+    "reflection/groups",
+    "ranking/groups",
+)
 Steps = Sequence[dict[str, Any]]
 Answer = tuple[str, str]  # green, amber, red, or none where nothing is judged; and a sentence
 
@@ -37,12 +43,20 @@ class Check(msgspec.Struct, frozen=True):
         if value is None:
             return "none", ""
         within = (low <= value <= high for low, high in (self.green, self.amber))
-        state = next((state for state, holds in zip(("green", "amber"), within, strict=True) if holds), "red")
+        state = next(
+            (state for state, holds in zip(("green", "amber"), within, strict=True) if holds),
+            "red",
+        )
         unit = " times its beginning" if self.of == "ratio" else ""
-        return state, f"{self.name} {value:.3g}{unit} (healthy: {self.green[0]:g} to {self.green[1]:g})"
+        return (
+            state,
+            f"{self.name} {value:.3g}{unit} (healthy: {self.green[0]:g} to {self.green[1]:g})",
+        )
 
 
-CHECKS = msgspec.yaml.decode(Path(__file__).with_name("health.yaml").read_bytes(), type=list[Check])
+CHECKS = msgspec.yaml.decode(
+    Path(__file__).with_name("health.yaml").read_bytes(), type=list[Check]
+)
 
 
 def answers(run: RunReader) -> dict[str, Answer]:
@@ -50,7 +64,12 @@ def answers(run: RunReader) -> dict[str, Answer]:
     lines = run.metrics()
     if not lines:
         events = events_in(run.directory.events)
-        return {"Learning?": ("none", f"before its first step{': ' + events[-1].phase if events else ''}")}
+        return {
+            "Learning?": (
+                "none",
+                f"before its first step{': ' + events[-1].phase if events else ''}",
+            )
+        }
     return {
         "Learning?": _learning(run, lines),
         "Healthy?": _healthy(lines),
@@ -66,7 +85,10 @@ def _learning(run: RunReader, lines: Steps) -> Answer:
         held_out = held_out_of(run.directory)
     if held_out is None or held_out.low is None or held_out.high is None:
         first, last = (number(mean) for mean in quarter_means(lines, "fresh/accuracy"))
-        return "none", f"not decided: no held-out accuracy with an interval; accuracy in training {first} → {last}"
+        return (
+            "none",
+            f"not decided: no held-out accuracy with an interval; accuracy in training {first} → {last}",
+        )
     state = "green" if held_out.low > 0 else "red" if held_out.high < 0 else "amber"
     word = {"green": "rises", "red": "falls", "amber": "no change beyond its noise"}[state]
     first, last = map(number, held_out.accuracies)
@@ -78,7 +100,9 @@ def _healthy(lines: Steps) -> Answer:
     states = {state for state, _ in known}
     worst = next((state for state in ("red", "amber", "green") if state in states), "none")
     wrong = "; ".join(text for state, text in known if state != "green")
-    return worst, wrong or (f"all {len(known)} checks hold" if known else "the run logs nothing that is checked")
+    return worst, wrong or (
+        f"all {len(known)} checks hold" if known else "the run logs nothing that is checked"
+    )
 
 
 def _did(run: RunReader, lines: Steps) -> str:
@@ -88,7 +112,9 @@ def _did(run: RunReader, lines: Steps) -> str:
     if set(counts) == {None}:
         return "the run logs nothing of it"
     before, after, *others = ("–" if count is None else f"{count:,.0f}" for count in counts)
-    return "collapsed groups {} → {}, {} recalled, {} with an error shown, {} ranked".format(before, after, *others)
+    return "collapsed groups {} → {}, {} recalled, {} with an error shown, {} ranked".format(
+        before, after, *others
+    )
 
 
 def _left(run: RunReader, lines: Steps) -> str:

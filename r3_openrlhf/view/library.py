@@ -20,9 +20,12 @@ class Library:
         self.paths = [Path(path).expanduser().absolute() for path in paths]
         for path in self.paths:
             if not path.exists():
-                raise R3Error(f"{path} does not exist; name run directories, or directories that hold some")
+                raise R3Error(
+                    f"{path} does not exist; name run directories, or directories that hold some"
+                )
         self._refreshing = threading.Lock()
-        self.runs: dict[str, RunReader] = {}  # replaced, never changed: others may be reading it
+        # replaced, never changed: others may be reading it
+        self.runs: dict[str, RunReader] = {}
         self.evaluations: dict[str, EvaluationReader] = {}
         self.refresh()
         if not self.runs and not self.evaluations:
@@ -34,8 +37,12 @@ class Library:
     def refresh(self) -> None:
         """Names that were given stay; what is new gets one."""
         with self._refreshing:
-            known = {reader.path for reader in [*self.runs.values(), *self.evaluations.values()]}
-            for path, is_run in (entry for root in self.paths for entry in directories_below(root)):
+            known = {
+                reader.path for reader in [*self.runs.values(), *self.evaluations.values()]
+            }
+            for path, is_run in (
+                entry for root in self.paths for entry in directories_below(root)
+            ):
                 if path in known:
                     continue
                 known.add(path)
@@ -43,7 +50,10 @@ class Library:
                 if is_run:
                     self.runs = {**self.runs, name: RunReader(path, name=name)}
                 else:
-                    self.evaluations = {**self.evaluations, name: EvaluationReader(path, name=name)}
+                    self.evaluations = {
+                        **self.evaluations,
+                        name: EvaluationReader(path, name=name),
+                    }
 
     def _free_name(self, path: Path) -> str:
         """Return the directory's name, with as many of its parents as tell it from the others."""
@@ -63,7 +73,9 @@ class Library:
     def evaluation(self, name: str) -> EvaluationReader:
         """Return the evaluation of this name. Raises NotThere."""
         if name not in self.evaluations:
-            raise NotThere(f"there is no evaluation called {name} here; the page / lists what is open")
+            raise NotThere(
+                f"there is no evaluation called {name} here; the page / lists what is open"
+            )
         return self.evaluations[name]
 
     def statement(self, uid: str) -> str | None:

@@ -19,11 +19,18 @@ from r3_openrlhf.view.rendering import render
 from r3_openrlhf.view.run_reader import RunReader
 
 
-def overview(library: Library, names: Sequence[str] | None = None, *, counted: bool = False) -> str:
+def overview(
+    library: Library, names: Sequence[str] | None = None, *, counted: bool = False
+) -> str:
     """Render the curves of some runs; None: of all that are open, and the evaluations. counted:
     with what is counted from the rollouts, which the page asks for when it is drawn."""
-    runs = [library.run(name) for name in names] if names is not None else list(library.runs.values())
-    now = state_of(runs)  # before anything is read: what comes later makes the page follow again
+    runs = (
+        [library.run(name) for name in names]
+        if names is not None
+        else list(library.runs.values())
+    )
+    # before anything is read: what comes later makes the page follow again
+    now = state_of(runs)
     evaluations = list(library.evaluations.values()) if names is None else []
     single = runs[0] if len(runs) == 1 else None
     return render(
@@ -36,7 +43,11 @@ def overview(library: Library, names: Sequence[str] | None = None, *, counted: b
         pair=pair_of(*runs) if len(runs) == 2 else None,
         statement=library.statement,
         evaluations=[
-            (reader, reader.results()[0], difference_of(evaluations[0], reader) if number else None)
+            (
+                reader,
+                reader.results()[0],
+                difference_of(evaluations[0], reader) if number else None,
+            )
             for number, reader in enumerate(evaluations)
         ],
         curves=curves_of(runs, counted=counted),
@@ -67,7 +78,10 @@ def state_of(runs: Iterable[RunReader]) -> dict[str, dict[str, Any]]:
 
 def summary(run: RunReader) -> dict[str, Any]:
     """Summarize a run in one line: first and last quarter of its steps, sums of what R³ did."""
-    lines, evaluations = run.metrics(), [line for line in run.evaluations() if line.get("pass_at_1") is not None]
+    lines, evaluations = (
+        run.metrics(),
+        [line for line in run.evaluations() if line.get("pass_at_1") is not None],
+    )
     last = lines[-1] if lines else {"step": 0}
     return {
         "run": run,
@@ -78,8 +92,13 @@ def summary(run: RunReader) -> dict[str, Any]:
         "tokens": last.get("generated_tokens_total"),
         "reward": quarter_means(lines, "fresh/reward"),
         "accuracy": quarter_means(lines, "fresh/accuracy"),
-        "held_out": (evaluations[0]["pass_at_1"], evaluations[-1]["pass_at_1"]) if evaluations else None,
-        "collapsed": (total(lines, "r3/groups/collapsed_before"), total(lines, "r3/groups/collapsed_after")),
+        "held_out": (evaluations[0]["pass_at_1"], evaluations[-1]["pass_at_1"])
+        if evaluations
+        else None,
+        "collapsed": (
+            total(lines, "r3/groups/collapsed_before"),
+            total(lines, "r3/groups/collapsed_after"),
+        ),
         "recalled": total(lines, "r3/replay/recalled"),
         "reflected": total(lines, "r3/reflection/groups"),
         "ranked": total(lines, "r3/ranking/groups"),
@@ -96,7 +115,9 @@ def summary(run: RunReader) -> dict[str, Any]:
 def effect_page(library: Library, name: str) -> str:
     """`r3 show RUN --effect`."""
     run = library.run(name)
-    return render("effect.html", run=run, effect=effect_of(run.directory) if run.steps() else None)
+    return render(
+        "effect.html", run=run, effect=effect_of(run.directory) if run.steps() else None
+    )
 
 
 def effect_sentences(run: RunReader) -> list[tuple[str, str]]:
@@ -132,7 +153,9 @@ def pair_of(a: RunReader, b: RunReader) -> dict[str, Any]:
     }
 
 
-def compare_page(library: Library, names: Sequence[str] | None = None, reference: str = "") -> str:
+def compare_page(
+    library: Library, names: Sequence[str] | None = None, reference: str = ""
+) -> str:
     """Render the table of `r3 compare --unfinished`. names: None: all runs. reference: "": grpo."""
     runs = [library.run(name) for name in names] if names else list(library.runs.values())
     comparison, faults = comparison_of(runs, reference)
@@ -147,7 +170,9 @@ def compare_page(library: Library, names: Sequence[str] | None = None, reference
     )
 
 
-def comparison_of(runs: Sequence[RunReader], reference: str = "") -> tuple[Comparison | None, list[str]]:
+def comparison_of(
+    runs: Sequence[RunReader], reference: str = ""
+) -> tuple[Comparison | None, list[str]]:
     """Return the comparison of the runs that can be compared, and sentences about the others."""
     read, faults = [], []
     for run in runs:

@@ -54,7 +54,9 @@ def problem_page(library: Library, name: str, uid: str) -> str:
     problem = opened.problem(uid)
     if not lives and problem is None and not notes:
         raise NotThere(f"no open run has sampled a problem {uid}")
-    return render("problem.html", run=opened, uid=uid, problem=problem, lives=lives, notes=notes)
+    return render(
+        "problem.html", run=opened, uid=uid, problem=problem, lives=lives, notes=notes
+    )
 
 
 def life_of(run: RunReader, rollouts: Sequence[Row]) -> Life:
@@ -63,7 +65,9 @@ def life_of(run: RunReader, rollouts: Sequence[Row]) -> Life:
     tau = settings.threshold if run.config is not None else None
     groups = [
         (step, group)
-        for step, rows in groupby(sorted(rollouts, key=itemgetter("step")), key=itemgetter("step"))
+        for step, rows in groupby(
+            sorted(rollouts, key=itemgetter("step")), key=itemgetter("step")
+        )
         for group in groups_of(list(rows), step=step)
     ]
     points: list[Moment] = []
@@ -71,19 +75,29 @@ def life_of(run: RunReader, rollouts: Sequence[Row]) -> Life:
     for step, group in groups:
         is_plain = group.context is Context.PLAIN
         mean = fmean(stored) if stored else None
-        recalls = {row["step"] for row in rollouts if row["recalled_from"] == step} if is_plain else set()
+        recalls = (
+            {row["step"] for row in rollouts if row["recalled_from"] == step}
+            if is_plain
+            else set()
+        )
         points.append(
             Moment(
                 step=step,
                 group=group,
                 stored_mean=mean,
                 is_hard=is_plain and mean is not None and tau is not None and mean < tau,
-                sources=sorted({row["recalled_from"] for row in group.rows if row["recalled_from"]}),
+                sources=sorted(
+                    {row["recalled_from"] for row in group.rows if row["recalled_from"]}
+                ),
                 recalled_by=sorted(recalls),
             )
         )
         for row in group.rows if is_plain else ():
             if row["recalled_from"] is None and row["outcome_reward"] is not None:
                 is_reward = settings.hard_by == HardBy.REWARD
-                stored.append(row["outcome_reward"] if is_reward else float(row["verdict"] == Verdict.CORRECT))
+                stored.append(
+                    row["outcome_reward"]
+                    if is_reward
+                    else float(row["verdict"] == Verdict.CORRECT)
+                )
     return Life(run=run, points=points, threshold=tau, hard_by=settings.hard_by)

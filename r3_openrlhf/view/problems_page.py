@@ -17,7 +17,9 @@ MOST_ROWS = 2000  # of a page
 LOOKED_AT = 20  # newest steps whose verdicts are looked at
 TAIL = 400  # characters of a response that its last line is taken from
 SHORT = 10  # times shorter than the median of the right responses
-ROLLOUT = 'count(DISTINCT coalesce(trajectory, "at"::VARCHAR)) FILTER'  # a trajectory counts as one
+ROLLOUT = (
+    'count(DISTINCT coalesce(trajectory, "at"::VARCHAR)) FILTER'  # a trajectory counts as one
+)
 VISITS = f"""uid, step, {ROLLOUT} (verdict = 'correct' AND context = 'plain') AS num_right,
     {ROLLOUT} (verdict <> 'ungraded' AND context = 'plain') AS num_graded,
     any_value(group_replay) FILTER (context = 'plain') AS group_replay,
@@ -34,14 +36,17 @@ class Visited:
     visits: int = 0
     last_success: int | None = None  # step
     fates: Counter[str] = field(default_factory=Counter)
-    reasons: dict[str, Row] = field(default_factory=dict)  # to look at its verdicts -> newest rollout
+    # to look at its verdicts -> newest rollout
+    reasons: dict[str, Row] = field(default_factory=dict)
 
 
 def problems_page(library: Library, name: str) -> str:
     """Render the problems of a run in a table that sorts and filters."""
     run = library.run(name)
     files = rollout_files.steps_in(run.directory.rollouts)
-    rows, notes = select(f"{FRESH} GROUP BY uid, step ORDER BY step", files.values(), {}, columns=VISITS)
+    rows, notes = select(
+        f"{FRESH} GROUP BY uid, step ORDER BY step", files.values(), {}, columns=VISITS
+    )
     visited: dict[str, Visited] = {}
     for row in rows:
         one = visited.setdefault(row["uid"], Visited(row["uid"]))
@@ -58,7 +63,9 @@ def problems_page(library: Library, name: str) -> str:
     references = {uid: problem.label.references for uid, problem in texts.items()}
     for uid, reasons in suspicions(recent, references).items():
         visited[uid].reasons = reasons
-    ordered = sorted(visited.values(), key=lambda one: (-len(one.reasons), one.shares[-1:], one.uid))
+    ordered = sorted(
+        visited.values(), key=lambda one: (-len(one.reasons), one.shares[-1:], one.uid)
+    )
     return render(
         "problems.html",
         run=run,
@@ -70,7 +77,9 @@ def problems_page(library: Library, name: str) -> str:
     )
 
 
-def suspicions(rows: Sequence[Row], references: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Row]]:
+def suspicions(
+    rows: Sequence[Row], references: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, Row]]:
     """uid -> reason to look at a verdict -> the newest rollout with it.
 
     Wrong, although a reference stands in the last line; right, SHORT times shorter than the median
@@ -85,9 +94,14 @@ def suspicions(rows: Sequence[Row], references: Mapping[str, Sequence[str]]) -> 
     for row in rows:
         is_wrong = row["verdict"] == Verdict.WRONG
         reasons = {
-            "wrong, and the reference is in its last line": is_wrong and _ends_with(row, references),
-            "right in very few tokens": row["verdict"] == Verdict.CORRECT and row["num_tokens"] <= short,
-            "equal answers, different verdicts": len(verdicts.get((row["uid"], row["answer"]), ())) > 1,
+            "wrong, and the reference is in its last line": is_wrong
+            and _ends_with(row, references),
+            "right in very few tokens": row["verdict"] == Verdict.CORRECT
+            and row["num_tokens"] <= short,
+            "equal answers, different verdicts": len(
+                verdicts.get((row["uid"], row["answer"]), ())
+            )
+            > 1,
         }
         found[row["uid"]] |= {reason: row for reason, holds in reasons.items() if holds}
     return {uid: reasons for uid, reasons in found.items() if reasons}

@@ -118,7 +118,8 @@ def strip(group: StepGroup) -> Markup:
             "cut": row["truncated"],
             "recalled": row["recalled_from"] is not None,
             "ranked": row["ranked"],
-            "out": advantage is None,  # not trained on: ungraded, or it gave way to a recalled one
+            "out": advantage
+            is None,  # not trained on: ungraded, or it gave way to a recalled one
         }
         names = " ".join([row["verdict"], *(name for name, holds in kinds.items() if holds)])
         chips.append(f'<i class="chip {names}">{SIGNS[row["verdict"]]}</i>')
@@ -166,11 +167,20 @@ def meanings() -> dict[str, str]:
 @cache
 def glossary() -> dict[str, str]:
     """Word -> what it means here."""
-    return {word.strip(): _plain(row["second"]) for row in _rows(1) for word in _plain(row["first"]).split(",")}
+    return {
+        word.strip(): _plain(row["second"])
+        for row in _rows(1)
+        for word in _plain(row["first"]).split(",")
+    }
 
 
 def _rows(part: int) -> list[re.Match[str]]:
-    text = Path(__file__).with_name("metrics.md").read_text(encoding="utf-8").split("\n## Glossary\n")[part]
+    text = (
+        Path(__file__)
+        .with_name("metrics.md")
+        .read_text(encoding="utf-8")
+        .split("\n## Glossary\n")[part]
+    )
     return list(_ROW.finditer(text))
 
 

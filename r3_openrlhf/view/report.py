@@ -28,7 +28,9 @@ def report(library: Library) -> str:
     """
     runs = list(library.runs.values())
     if not runs:
-        raise R3Error("r3 report needs a run directory; an evaluation alone is shown by r3 view")
+        raise R3Error(
+            "r3 report needs a run directory; an evaluation alone is shown by r3 view"
+        )
     curves = curves_of(runs, counted=True)
     compared, _ = comparison_of(runs) if len(runs) > 1 else (None, None)
     css = (STATIC / "view.css").read_text(encoding="utf-8")
@@ -43,13 +45,18 @@ def report(library: Library) -> str:
         first=FIRST,
         effects={run.name: effect_of(run.directory) if run.steps() else None for run in runs},
         sections=[
-            (section["title"], [(chart, drawing(chart, curves["runs"])) for chart in section["charts"]])
+            (
+                section["title"],
+                [(chart, drawing(chart, curves["runs"])) for chart in section["charts"]],
+            )
             for section in curves["sections"]
         ],
         settings={
-            run.name: without_secrets(config_to_yaml(run.config)) for run in runs if run.config is not None
+            run.name: without_secrets(config_to_yaml(run.config))
+            for run in runs
+            if run.config is not None
         },
-    )  # fmt: skip
+    )
 
 
 # ── charts ──
@@ -74,7 +81,9 @@ def drawing(chart: dict[str, Any], runs: Sequence[dict[str, Any]]) -> dict[str, 
     return {
         "lines": lines,
         "low": min(0.0, min(values)),  # what is never negative starts at 0
-        "high": max(values) if max(values) > flat else flat + 1,  # a flat curve has a height, too
+        "high": max(values)
+        if max(values) > flat
+        else flat + 1,  # a flat curve has a height, too
         "first": first,
         "last": max(*steps, first + 1),
     }
@@ -82,7 +91,11 @@ def drawing(chart: dict[str, Any], runs: Sequence[dict[str, Any]]) -> dict[str, 
 
 def _points(run: dict[str, Any], key: str, num_runs: int) -> list[tuple[float, float]]:
     steps = run["held_out"]["steps"] if key.startswith("held_out:") else run["steps"]
-    points = [(step, value) for step, value in zip(steps, run["series"][key], strict=True) if value is not None]
+    points = [
+        (step, value)
+        for step, value in zip(steps, run["series"][key], strict=True)
+        if value is not None
+    ]
     most = max(12, min(MAX_POINTS, MAX_VALUES // (60 * num_runs)))
     size = -(-len(points) // most) or 1
     parts = [points[at : at + size] for at in range(0, len(points), size)]

@@ -43,7 +43,12 @@ class Opened:
     @property
     def names(self) -> dict[str, Any]:
         """Its parts as templates call them."""
-        return {"run": self.run, "step": self.step, "group": self.group, "problem": self.problem}
+        return {
+            "run": self.run,
+            "step": self.step,
+            "group": self.group,
+            "problem": self.problem,
+        }
 
     def shown(self, place: int) -> Shown:
         """One of its rows."""
@@ -54,7 +59,9 @@ class Opened:
             row=row,
             verdict=_NAMES[Verdict(row["verdict"])],
             answer=_answer_in(row, self.run),
-            parts=reward_parts(row, returned=bool(config is not None and config.reward.all_functions)),
+            parts=reward_parts(
+                row, returned=bool(config is not None and config.reward.all_functions)
+            ),
             extras=_extras_in(row),
             age=None if row["recalled_from"] is None else self.step - row["recalled_from"],
         )
@@ -68,12 +75,16 @@ def open_group(library: Library, name: str, step: int, context: str, uid: str) -
     return Opened(run, step, group, rows, run.problem(uid))
 
 
-def of_group(run: RunReader, step: int, group: StepGroup, values: Sequence[Value]) -> list[Value]:
+def of_group(
+    run: RunReader, step: int, group: StepGroup, values: Sequence[Value]
+) -> list[Value]:
     """Return the group's part of a list over all rows of a problem in a step, in file order."""
     wanted = {row["at"] for row in group.rows}
     places = [row["at"] for row in run.rows(step) if row["uid"] == group.uid]
     if len(places) != len(values):
-        raise R3Error(f"step {step} of {run.path} has changed while it was read; load the page again")
+        raise R3Error(
+            f"step {step} of {run.path} has changed while it was read; load the page again"
+        )
     return [value for place, value in zip(places, values, strict=True) if place in wanted]
 
 
@@ -97,7 +108,12 @@ def _answer_in(row: Row, run: RunReader) -> str | None:
         return None
     wanted = row["text"].split()  # tokenizers differ in spaces
     return next(
-        (other["answer"] for other in sampled if other["answer"] and (other["text"] or "").split() == wanted), None
+        (
+            other["answer"]
+            for other in sampled
+            if other["answer"] and (other["text"] or "").split() == wanted
+        ),
+        None,
     )
 
 
@@ -134,9 +150,15 @@ def ranked_points(rows: Sequence[Row]) -> dict[int, tuple[float, float, list[int
     measured = {
         place: (row["entropy_peak"], row["entropy_global"])
         for place, row in enumerate(rows)
-        if row.get("ranked") and row["entropy_peak"] is not None and row["entropy_global"] is not None
+        if row.get("ranked")
+        and row["entropy_peak"] is not None
+        and row["entropy_global"] is not None
     }
     return {
-        place: (peak, global_, [other for other, (p, g) in measured.items() if peak > p and global_ < g])
+        place: (
+            peak,
+            global_,
+            [other for other, (p, g) in measured.items() if peak > p and global_ < g],
+        )
         for place, (peak, global_) in measured.items()
     }

@@ -27,7 +27,9 @@ MAX_STEPS_KEPT = 6  # of which the rows without texts are kept: 1 to 2 MB each a
 HEAVY = ("text", "prompt", "answer")  # columns that a step's page does not need
 
 _VERDICTS, _CONTEXTS = frozenset(map(str, Verdict)), frozenset(map(str, Context))
-_NUMBERS = [name for name, kind in rollout_files.COLUMNS.items() if kind == rollout_files.NUMBER]
+_NUMBERS = [
+    name for name, kind in rollout_files.COLUMNS.items() if kind == rollout_files.NUMBER
+]
 Value = TypeVar("Value")
 Stamp = tuple[int, int, int]
 
@@ -66,7 +68,9 @@ class Reader:
                 self._kept[what] = (stamp, read())
             return self._kept[what][1]
 
-    def told(self, what: str, stamp: object, read: Callable[[], Value]) -> tuple[Value | None, str | None]:
+    def told(
+        self, what: str, stamp: object, read: Callable[[], Value]
+    ) -> tuple[Value | None, str | None]:
         """`fresh`, and the sentence of an R3Error instead of the value."""
 
         def attempt() -> tuple[Value | None, str | None]:
@@ -135,7 +139,10 @@ class RunReader(Reader):
             f"Its settings are left out: {self.config_fault}." if self.config_fault else None,
             self._lines(self.directory.metrics, MetricsLine)[1],
             self._lines(self.directory.evaluations, EvaluationLine)[1],
-            *(self.problems(file)[1] for file in (self.directory.data, self.directory.held_out)),
+            *(
+                self.problems(file)[1]
+                for file in (self.directory.data, self.directory.held_out)
+            ),
         ]
         return [fault for fault in faults if fault]
 
@@ -153,7 +160,9 @@ class RunReader(Reader):
     def groups(self, step: int) -> list[StepGroup]:
         """Return the groups of a step in file order. R3Error: there are no rollouts."""
         stamp = self._file_of(step)[1]
-        return self.fresh("groups", (step, stamp), lambda: groups_of(self.rows(step), step=step))
+        return self.fresh(
+            "groups", (step, stamp), lambda: groups_of(self.rows(step), step=step)
+        )
 
     def group(self, step: int, context: str, uid: str) -> StepGroup:
         """One of `groups`. Raises NotThere."""
@@ -177,7 +186,9 @@ class RunReader(Reader):
         file, stamp = self._file_of(step)
 
         def read() -> list[Row]:
-            return [row for row in rollout_files.read_step(file, uid_start=uid) if row["uid"] == uid]
+            return [
+                row for row in rollout_files.read_step(file, uid_start=uid) if row["uid"] == uid
+            ]
 
         return self.fresh("rows of a problem", (step, uid, stamp), read)
 
@@ -188,7 +199,9 @@ class RunReader(Reader):
         def read() -> list[dict[str, np.ndarray | None]]:
             rows = rollout_files.read_step(file, uid_start=uid, without=HEAVY)
             columns = rollout_files.read_tokens(file, uid_start=uid)
-            return [values for row, values in zip(rows, columns, strict=True) if row["uid"] == uid]
+            return [
+                values for row, values in zip(rows, columns, strict=True) if row["uid"] == uid
+            ]
 
         return self.fresh("tokens of a problem", (step, uid, stamp), read)
 
@@ -198,22 +211,24 @@ class RunReader(Reader):
         if stamp == (0, 0, 0):
             steps = self.steps()
             has = f"; it has steps {steps[0]} to {steps[-1]}" if steps else ""
-            raise R3Error(self.why_no_rollouts() or f"{self.path} has no rollouts of step {step}{has}")
+            raise R3Error(
+                self.why_no_rollouts() or f"{self.path} has no rollouts of step {step}{has}"
+            )
         return file, stamp
 
     def why_no_rollouts(self) -> str | None:
         """One sentence where the run has metrics and no rollouts; None otherwise."""
         if self.steps() or not self.metrics():
             return None
-        return (
-            "This run has no rollouts/: not copied, removed, or never kept (the lab keeps the curves of a run alone)."
-        )
+        return "This run has no rollouts/: not copied, removed, or never kept (the lab keeps the curves of a run alone)."
 
     # ── problems ──
 
     def problem(self, uid: str) -> Problem | None:
         """Return a problem; None where data/problems.jsonl and data/held_out.jsonl lack it."""
-        return self.problems(self.directory.data)[0].get(uid) or self.problems(self.directory.held_out)[0].get(uid)
+        return self.problems(self.directory.data)[0].get(uid) or self.problems(
+            self.directory.held_out
+        )[0].get(uid)
 
     def problems(self, file: Path) -> tuple[dict[str, Problem], str | None]:
         """uid -> problem of one of these files, and the sentence about its first damaged line."""
@@ -239,4 +254,6 @@ def check_row(row: Row, file: str | Path) -> None:
     for name in _NUMBERS:
         value = row.get(name)
         if value is not None and not math.isfinite(value):
-            raise R3Error(f"{file} is damaged: {name} of a rollout is {value}; restore it from a copy")
+            raise R3Error(
+                f"{file} is damaged: {name} of a rollout is {value}; restore it from a copy"
+            )

@@ -16,7 +16,14 @@ from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.step_groups import Row
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.rendering import render
-from r3_openrlhf.view.run_reader import RunReader, Stamp, check_row, is_count, read_rows, stamp_of
+from r3_openrlhf.view.run_reader import (
+    RunReader,
+    Stamp,
+    check_row,
+    is_count,
+    read_rows,
+    stamp_of,
+)
 
 HITS_PER_PAGE = 30
 MAX_CHARS = 1000  # of a query
@@ -55,14 +62,17 @@ def search_page(library: Library, form: Mapping[str, str]) -> str:
         form=form,
         query=query,
         hits=[
-            (name, row, marked(" ".join((row["snippet"] or "").split()), texts)) for name, row in hits[:HITS_PER_PAGE]
+            (name, row, marked(" ".join((row["snippet"] or "").split()), texts))
+            for name, row in hits[:HITS_PER_PAGE]
         ],
         notes=faults,
         fault=fault,
         page=page,
         runs=[run.name for run in library.runs.values() if run.steps()],
         has_more=len(hits) > HITS_PER_PAGE,
-        address=urlencode({key: value for key, value in form.items() if value and key != "page"}),
+        address=urlencode(
+            {key: value for key, value in form.items() if value and key != "page"}
+        ),
     )
 
 
@@ -81,13 +91,19 @@ def search(
         conditions.append(f"(contains(text, $text{number}a) OR contains(text, $text{number}b))")
         values |= {f"text{number}a": text, f"text{number}b": text[0].swapcase() + text[1:]}
     where = " AND ".join(conditions) or "true"
-    place = "least(nullif(strpos(text, $text0a), 0), nullif(strpos(text, $text0b), 0))" if texts else "1"
+    place = (
+        "least(nullif(strpos(text, $text0a), 0), nullif(strpos(text, $text0b), 0))"
+        if texts
+        else "1"
+    )
     snippet = f"substr(text, greatest(1, {place} - {BEFORE}), {SNIPPET}) AS snippet"
     # Files come in the order of steps: nothing is sorted, and the last need not be read.
     files = {file: (step, run.name) for run in runs for step, file in _steps_of(run, form)}
     ordered = sorted(files, key=lambda file: files[file][0], reverse=True)
     limit = f"LIMIT {HITS_PER_PAGE + 1} OFFSET {offset}"
-    rows, faults = select(f"{where} {limit}", ordered, values, columns=f'{PLAIN}, file, "at", {snippet}')
+    rows, faults = select(
+        f"{where} {limit}", ordered, values, columns=f'{PLAIN}, file, "at", {snippet}'
+    )
     return [(files[Path(row["file"])][1], row) for row in rows], faults
 
 
@@ -144,7 +160,11 @@ def _database() -> duckdb.DuckDBPyConnection:
 
 
 def select(
-    where: str, files: Iterable[Path], values: Mapping[str, Any], *, columns: str = f'{PLAIN}, file, "at"'
+    where: str,
+    files: Iterable[Path],
+    values: Mapping[str, Any],
+    *,
+    columns: str = f'{PLAIN}, file, "at"',
 ) -> tuple[list[Row], list[str]]:
     """Return the rows of some files that fulfil a condition, and a sentence for each unreadable file.
 
@@ -152,17 +172,30 @@ def select(
     """
     stamps = {file: stamp_of(file) for file in files}
     error: Exception | None = None
-    for rollouts, whole in ((SAME, False), (MIXED, False), (MIXED, True)):  # DuckDB names no damaged file
+    # DuckDB names no damaged file
+    for rollouts, whole in (
+        (SAME, False),
+        (MIXED, False),
+        (MIXED, True),
+    ):
         faults = {file: _fault_of(file, stamp, whole) for file, stamp in stamps.items()}
         left = [file for file, fault in faults.items() if fault is None]
         try:
-            rows = _rows(f"SELECT {columns} FROM {rollouts} WHERE {where}", left, values) if left else []
+            rows = (
+                _rows(f"SELECT {columns} FROM {rollouts} WHERE {where}", left, values)
+                if left
+                else []
+            )
             return rows, [fault for fault in faults.values() if fault]
         except duckdb.InterruptException as interrupt:
-            raise R3Error(f"the answer took more than {PAGE_S:.0f} s; ask for fewer steps") from interrupt
+            raise R3Error(
+                f"the answer took more than {PAGE_S:.0f} s; ask for fewer steps"
+            ) from interrupt
         except (duckdb.Error, R3Error) as failure:
             error = failure
-    raise R3Error(f"the rollouts cannot be searched: {' '.join(str(error).split())[:200]}") from error
+    raise R3Error(
+        f"the rollouts cannot be searched: {' '.join(str(error).split())[:200]}"
+    ) from error
 
 
 @lru_cache(2**16)

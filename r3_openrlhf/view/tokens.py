@@ -39,7 +39,10 @@ SCALE = 10_000  # values go into a page as whole numbers of 1e-4
 def find_tokenizer(run: RunReader) -> Path | None:
     """Find the run's tokenizer.json: of final_model, its newest copy, or a local model.path."""
     directory = run.directory
-    copies = sorted(directory.checkpoints.glob(f"global_step*_hf/{FILE}"), key=lambda path: path.stat().st_mtime)
+    copies = sorted(
+        directory.checkpoints.glob(f"global_step*_hf/{FILE}"),
+        key=lambda path: path.stat().st_mtime,
+    )
     candidates = [directory.final_model / FILE, *reversed(copies)]
     if run.config is not None:
         from huggingface_hub import try_to_load_from_cache
@@ -48,7 +51,10 @@ def find_tokenizer(run: RunReader) -> Path | None:
             located = locate_model(run.config.model.path)
             is_directory = Path(located).is_absolute()
             cached = None if is_directory else try_to_load_from_cache(located, FILE)
-            candidates += [Path(located) / FILE, *([Path(cached)] if isinstance(cached, str) else [])]
+            candidates += [
+                Path(located) / FILE,
+                *([Path(cached)] if isinstance(cached, str) else []),
+            ]
     return next((path for path in candidates if path.is_file()), None)
 
 
@@ -73,8 +79,11 @@ class TokenTexts:
         try:
             self.tokenizer: Tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises nothing narrower
-            raise ConfigError(f"{path} is no tokenizer: {' '.join(str(error).split())[:200]}") from error
-        before = self.tokenizer.encode("a", add_special_tokens=False).ids  # some decoders drop a first space
+            raise ConfigError(
+                f"{path} is no tokenizer: {' '.join(str(error).split())[:200]}"
+            ) from error
+        # some decoders drop a first space
+        before = self.tokenizer.encode("a", add_special_tokens=False).ids
         start = len(self.whole_text(before))
         self.pieces = TokenPieces(lambda ids: self.whole_text([*before, *ids])[start:]).of
 
@@ -94,7 +103,9 @@ class TokenValues:
     pieces: list[str]  # together they are the text
     ids: np.ndarray | None = None  # int32
     logprobs: np.ndarray | None = None  # of the sampled token, sampling policy, natural log
-    policy_logprobs: np.ndarray | None = None  # under the policy of this step, before its update
+    policy_logprobs: np.ndarray | None = (
+        None  # under the policy of this step, before its update
+    )
     entropies: np.ndarray | None = None  # nats, under the policy of this step
 
     def as_json(self, place: int, peak_fraction: float | None) -> dict[str, Any]:
@@ -115,7 +126,12 @@ class TokenValues:
 
 
 def token_values(
-    run: RunReader, rows: Sequence[Row], columns: Sequence[dict[str, Any]], *, step: int, texts: TokenTexts | None
+    run: RunReader,
+    rows: Sequence[Row],
+    columns: Sequence[dict[str, Any]],
+    *,
+    step: int,
+    texts: TokenTexts | None,
 ) -> tuple[list[TokenValues | None], str | None]:
     """One per row of a group, and a sentence where some are missing. `columns`: what the step's
     file has of each row.
@@ -123,7 +139,9 @@ def token_values(
     A recalled row is looked up in the history at the step that sampled it."""
     stored, why = stored_rollouts(run, rows, step=step, texts=texts)
     known = [_values(*parts, texts) for parts in zip(rows, columns, stored, strict=True)]
-    lacking = [row["verdict"] for row, values in zip(rows, known, strict=True) if values is None]
+    lacking = [
+        row["verdict"] for row, values in zip(rows, known, strict=True) if values is None
+    ]
     if not lacking:
         return known, None
     if set(lacking) == {Verdict.UNGRADED}:
@@ -184,7 +202,9 @@ def _match(
     ]
     if text_of is not None and row["text"]:
         wanted = row["text"].split()  # tokenizers differ in spaces
-        return next((candidate for candidate in alike if text_of(candidate).split() == wanted), None)
+        return next(
+            (candidate for candidate in alike if text_of(candidate).split() == wanted), None
+        )
     return alike[0] if len(alike) == 1 else None
 
 
@@ -202,7 +222,9 @@ def _values(
     return TokenValues(
         pieces=pieces,
         ids=ids,
-        logprobs=column.get("token_logprob") if stored is None else stored.rollout.response_logprobs,
+        logprobs=column.get("token_logprob")
+        if stored is None
+        else stored.rollout.response_logprobs,
         policy_logprobs=column.get("token_policy_logprob"),
         entropies=column.get("token_entropy"),
     )
@@ -211,4 +233,6 @@ def _values(
 def peak_tokens(entropies: np.ndarray, *, peak_fraction: float) -> list[int]:
     """Find the max(1, floor(p * L)) tokens of the peak entropy (METHOD section 6), in text order."""
     count = max(1, int(peak_fraction * len(entropies)))
-    return sorted(np.argsort(-np.asarray(entropies, dtype=np.float64), kind="stable")[:count].tolist())
+    return sorted(
+        np.argsort(-np.asarray(entropies, dtype=np.float64), kind="stable")[:count].tolist()
+    )

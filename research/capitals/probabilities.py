@@ -15,7 +15,9 @@ tokenizer = AutoTokenizer.from_pretrained(directory)
 found = []
 for line in Path(__file__).with_name("train.jsonl").read_text(encoding="utf-8").splitlines():
     row = json.loads(line)
-    prompt, answer = (tokenizer(text)["input_ids"] for text in (row["problem"], " " + row["answer"]))
+    prompt, answer = (
+        tokenizer(text)["input_ids"] for text in (row["problem"], " " + row["answer"])
+    )
     with torch.inference_mode():
         logp_TV = model(torch.tensor([prompt + answer])).logits[0].log_softmax(-1)
     logp = sum(logp_TV[len(prompt) + i - 1, token].item() for i, token in enumerate(answer))

@@ -43,9 +43,16 @@ Now: blue, keys red blue"""
 
 def test_it_reads_turns_by_parts_of_the_goal():
     reading, parts = read(PROMPT)
-    assert reading == (Turn(HALL, (), "go second"), Turn("second", (), TAKE), Turn("second", (), None))
+    assert reading == (
+        Turn(HALL, (), "go second"),
+        Turn("second", (), TAKE),
+        Turn("second", (), None),
+    )
     assert (parts["white"], parts["blue"]) == ("first", "other0")
-    assert read(SHOWN)[0] == (Turn(HALL, (), "go other0"), Turn("other0", ("second", "other0"), None))
+    assert read(SHOWN)[0] == (
+        Turn(HALL, (), "go other0"),
+        Turn("other0", ("second", "other0"), None),
+    )
     with pytest.raises(ValueError, match="no prompt of the vault"):
         read("Now: hall")
     with pytest.raises(ValueError, match="no state"):
@@ -81,20 +88,33 @@ def test_what_it_is_said_to_have_done_is_what_happened_in_the_world(shows_keys):
         for turn, choice in zip(played.trajectory.turns, played.choices, strict=True):
             reading, parts = read(turn.prompt)
             assert reading == choice.key and turn.valid
-            assert " ".join(parts.get(word, word) for word in turn.action.split()) == choice.action
+            assert (
+                " ".join(parts.get(word, word) for word in turn.action.split()) == choice.action
+            )
             row = policy([reading])[0]
-            assert row[ACTIONS.index(choice.action)].exp().item() == approx(choice.probability, abs=1e-5)
+            assert row[ACTIONS.index(choice.action)].exp().item() == approx(
+                choice.probability, abs=1e-5
+            )
             turns += 1
     assert turns > 30
 
 
 @pytest.mark.parametrize(
     ("ratio", "advantage", "value"),
-    [(1.0, 2.0, 2.0), (1.5, 2.0, 2.4), (0.5, 2.0, 1.0), (0.5, -2.0, -1.6), (1.5, -2.0, -3.0), (9.0, -2.0, -6.0)],
+    [
+        (1.0, 2.0, 2.0),
+        (1.5, 2.0, 2.4),
+        (0.5, 2.0, 1.0),
+        (0.5, -2.0, -1.6),
+        (1.5, -2.0, -3.0),
+        (9.0, -2.0, -6.0),
+    ],
 )
 def test_the_objective_by_hand(ratio, advantage, value):
     """Clipped at 1.2 and 0.8 where that is less; never below 3 A."""
-    assert clipped_objective(torch.tensor([ratio]), torch.tensor([advantage])).item() == approx(value)
+    assert clipped_objective(torch.tensor([ratio]), torch.tensor([advantage])).item() == approx(
+        value
+    )
 
 
 def one_turn(policy, action, *, probability=None):
@@ -105,7 +125,13 @@ def one_turn(policy, action, *, probability=None):
 
 @pytest.mark.parametrize(
     ("advantage", "ratio", "moves"),
-    [(1.0, 1.3, False), (1.0, 0.5, True), (-1.0, 0.7, False), (-1.0, 2.0, True), (-1.0, 3.5, False)],
+    [
+        (1.0, 1.3, False),
+        (1.0, 0.5, True),
+        (-1.0, 0.7, False),
+        (-1.0, 2.0, True),
+        (-1.0, 3.5, False),
+    ],
 )
 def test_a_recalled_turn_is_clipped_as_with_the_table(advantage, ratio, moves):
     policy = NetworkPolicy(3)
@@ -113,13 +139,22 @@ def test_a_recalled_turn_is_clipped_as_with_the_table(advantage, ratio, moves):
     old = one_turn(policy, TAKE, probability=math.exp(before) / ratio)
     policy.update([(old, [advantage], True)], learning_rate=0.01)
     after = policy([(Turn("first", (), None),)])[0, ACTIONS.index(TAKE)].item()
-    assert (after > before) if moves and advantage > 0 else (after < before) if moves else (after == before)
+    assert (
+        (after > before)
+        if moves and advantage > 0
+        else (after < before)
+        if moves
+        else (after == before)
+    )
 
 
 def test_lost_trajectories_and_advantages_of_zero_change_nothing():
     policy = NetworkPolicy(4)
     before = [parameter.clone() for parameter in policy.parameters()]
-    policy.update([(one_turn(policy, TAKE), [0.0], False), (one_turn(policy, BACK), None, False)], learning_rate=0.1)
+    policy.update(
+        [(one_turn(policy, TAKE), [0.0], False), (one_turn(policy, BACK), None, False)],
+        learning_rate=0.1,
+    )
     assert all(map(torch.equal, before, policy.parameters()))
 
 
@@ -140,8 +175,13 @@ def test_before_training_it_succeeds_in_a_tenth_to_three_tenths(player):
 
 
 def test_a_run_learns_recalls_and_is_the_same_again(player):
-    first = lab.train("state", "hgpo_k2_replay", 1, policy="network", tokens=25_000, learning_rate=3e-3)
+    first = lab.train(
+        "state", "hgpo_k2_replay", 1, policy="network", tokens=25_000, learning_rate=3e-3
+    )
     assert first.policy == "network" and first.success[0] < 0.5 < 0.6 < first.final
-    again = lab.train("state", "hgpo_k2_replay", 1, policy="network", tokens=25_000, learning_rate=3e-3)
+    again = lab.train(
+        "state", "hgpo_k2_replay", 1, policy="network", tokens=25_000, learning_rate=3e-3
+    )
     assert again == first
-    assert imitator(1, shows_keys=True) is not player  # what one run learned is not in the next one's beginning
+    # what one run learned is not in the next one's beginning
+    assert imitator(1, shows_keys=True) is not player

@@ -40,19 +40,26 @@ def test_one_gradient_in_the_lab_and_on_the_stack(dual_clip, tmp_path):
                 advantage=row["advantage"],
                 old_logprobs=logprobs_of(policy, row) - ratio if off_policy else None,
             )
-            for row, ratio in zip(mixed_rows(num_rows, seed=num_rows), log_ratios(num_rows), strict=True)
+            for row, ratio in zip(
+                mixed_rows(num_rows, seed=num_rows), log_ratios(num_rows), strict=True
+            )
         ]
         bounds = dict(settings=LossSettings(dual_clip=dual_clip))
         accumulate_gradient(policy, rows, temperature=1.0, micro_batch_size=4, **bounds)
         gradients = [parameter.grad for parameter in policy.parameters()]
         norm = torch.sqrt(sum((gradient**2).sum() for gradient in gradients)).item()
         assert status["actor_grad_norm"] == pytest.approx(norm, rel=0.02)
-        with torch.no_grad():  # the optimizer of that test: learning rate times gradient, nearly
+        # the optimizer of that test: learning rate times gradient, nearly
+        with torch.no_grad():
             for parameter, gradient in zip(policy.parameters(), gradients, strict=True):
                 parameter -= LEARNING_RATE * gradient / (gradient.abs() + 1e4)
         policy.zero_grad()
-    moved = {name: parameter.detach() - start[name] for name, parameter in policy.named_parameters()}
-    stack_moved = torch.cat([(stack["weights"][name] - start[name]).flatten() for name in start])
+    moved = {
+        name: parameter.detach() - start[name] for name, parameter in policy.named_parameters()
+    }
+    stack_moved = torch.cat(
+        [(stack["weights"][name] - start[name]).flatten() for name in start]
+    )
     lab_moved = torch.cat([moved[name].flatten() for name in start])
     assert torch.nn.functional.cosine_similarity(stack_moved, lab_moved, dim=0) > 0.995
     assert stack_moved.norm().item() == pytest.approx(lab_moved.norm().item(), rel=0.02)

@@ -49,8 +49,15 @@ def test_a_bootstrap_interval_covers_the_mean_of_many():
 
 def test_controls_of_a_policy_that_knows_nothing(model_dir, tmp_path):
     """Neither reflection nor any rank can help a model whose weights are random: both sides are zero."""
-    settings = ["held_out.max_samples=4", "held_out.reasoning_gym.size=20", "data.reasoning_gym.size=20"]
-    config = load("lab", [*settings, f"run_dir={tmp_path}", "rollout.max_new_tokens=8", "rollout.batch_size=4"])
+    settings = [
+        "held_out.max_samples=4",
+        "held_out.reasoning_gym.size=20",
+        "data.reasoning_gym.size=20",
+    ]
+    config = load(
+        "lab",
+        [*settings, f"run_dir={tmp_path}", "rollout.max_new_tokens=8", "rollout.batch_size=4"],
+    )
     lab = Lab(config, model_dir=model_dir)
     labels = held_out_problems(config, lab.tokenizer, RunDirectory(tmp_path))
     found = reflection_against_resampling(lab, labels, n=4, hard_below=0.1)
@@ -62,7 +69,9 @@ def test_controls_of_a_policy_that_knows_nothing(model_dir, tmp_path):
 
 
 def test_the_reflection_prompts_hold_the_errors(model_dir, tmp_path, monkeypatch):
-    config = load("lab", [f"run_dir={tmp_path}", "rollout.max_new_tokens=8", "held_out.max_samples=2"])
+    config = load(
+        "lab", [f"run_dir={tmp_path}", "rollout.max_new_tokens=8", "held_out.max_samples=2"]
+    )
     lab = Lab(config, model_dir=model_dir)
     asked = []
     real = Lab.ask
@@ -73,7 +82,10 @@ def test_the_reflection_prompts_hold_the_errors(model_dir, tmp_path, monkeypatch
 
     monkeypatch.setattr(Lab, "ask", ask)
     reflection_against_resampling(
-        lab, held_out_problems(config, lab.tokenizer, RunDirectory(tmp_path)), n=3, hard_below=0.1
+        lab,
+        held_out_problems(config, lab.tokenizer, RunDirectory(tmp_path)),
+        n=3,
+        hard_below=0.1,
     )
     first, reflect, plain = asked
     assert len(first) == 2 and len(reflect) == len(plain) == 6  # everything was wrong
@@ -91,7 +103,9 @@ def test_shares_by_hand(model_dir, tmp_path, monkeypatch):
         sampled = real(self, questions, **options)
         assert len(sampled) == 12
         for place, one in enumerate(sampled):
-            one.rollout.verdict = Verdict.CORRECT if place in (4, 5, 8, 9, 10, 11) else Verdict.WRONG
+            one.rollout.verdict = (
+                Verdict.CORRECT if place in (4, 5, 8, 9, 10, 11) else Verdict.WRONG
+            )
             one.rollout.truncated = place in (0, 8, 9)
         return sampled
 
@@ -105,4 +119,5 @@ def test_shares_by_hand(model_dir, tmp_path, monkeypatch):
         truncated_of_wrong=pytest.approx(1 / 6),
         correct=0.5,
     )
-    assert lab.tokens == 0 and shares(lab, labels[:1], n=3).all_wrong == one_third  # three groups of one problem
+    # three groups of one problem
+    assert lab.tokens == 0 and shares(lab, labels[:1], n=3).all_wrong == one_third

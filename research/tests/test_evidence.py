@@ -15,7 +15,15 @@ from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.commit import commit_of
 from r3_openrlhf.runs.directory import RunDirectory
 from research.__main__ import main
-from research.evidence import add, as_run, evidence_of, is_in, read, tokens_without_all_wrong, write
+from research.evidence import (
+    add,
+    as_run,
+    evidence_of,
+    is_in,
+    read,
+    tokens_without_all_wrong,
+    write,
+)
 from tests.comparison.synthetic import evaluation_of, metrics_of, write_run
 
 
@@ -24,10 +32,18 @@ def runs(tmp_path):
     """Two arms x three seeds; the arms differ in a setting, the seeds in what came out."""
     found = []
     for seed in (1, 2, 3):
-        found.append(write_run(tmp_path / f"grpo_{seed}", seed=seed, accuracies=(0.1, 0.2, 0.3 + seed / 20)))
         found.append(
             write_run(
-                tmp_path / f"r3_{seed}", "replay.k=4", arm="r3", seed=seed, accuracies=(0.1, 0.3 + seed / 30, 0.6)
+                tmp_path / f"grpo_{seed}", seed=seed, accuracies=(0.1, 0.2, 0.3 + seed / 20)
+            )
+        )
+        found.append(
+            write_run(
+                tmp_path / f"r3_{seed}",
+                "replay.k=4",
+                arm="r3",
+                seed=seed,
+                accuracies=(0.1, 0.3 + seed / 30, 0.6),
             )
         )
     return found
@@ -51,10 +67,17 @@ def test_a_comparison_of_the_files_is_that_of_the_run_directories(runs, kept):
         "truncated",
         *(name for name in whole.arms[0].estimates if "per_step" in name),
     }
-    assert (short.reference, short.equal_tokens, short.levels) == (whole.reference, whole.equal_tokens, whole.levels)
+    assert (short.reference, short.equal_tokens, short.levels) == (
+        whole.reference,
+        whole.equal_tokens,
+        whole.levels,
+    )
     for mine, other in zip(short.arms, whole.arms, strict=True):
         assert mine.crossings == other.crossings
-        for one, two in ((mine.estimates, other.estimates), (mine.differences, other.differences)):
+        for one, two in (
+            (mine.estimates, other.estimates),
+            (mine.differences, other.differences),
+        ):
             compared = two.keys() - lost
             assert len(compared) > 10 or not two
             for quantity in compared:
@@ -65,14 +88,21 @@ def test_a_comparison_of_the_files_is_that_of_the_run_directories(runs, kept):
 def test_sums_are_of_the_steps_up_to_each_evaluation(tmp_path):
     metrics = [metrics_of(step, trained_tokens=100.0 * step) for step in range(1, 5)]
     found = evidence_of(RunDirectory.open(write_run(tmp_path / "run", metrics=metrics)))
-    assert found.curve == {"step": [0, 2, 4], "generated_tokens": [0, 200, 400], "pass_at_1": [0.1, 0.2, 0.4]}
+    assert found.curve == {
+        "step": [0, 2, 4],
+        "generated_tokens": [0, 200, 400],
+        "pass_at_1": [0.1, 0.2, 0.4],
+    }
     assert found.sums["trained_tokens"] == [0, 300, 1000]
     assert found.sums["time/step_s"] == [0, 1, 2]
     assert found.sums["r3/groups/none_correct"] == [0, 8, 16]
 
 
 def test_seconds_of_a_run_of_the_stack_are_kept(tmp_path):
-    metrics = [metrics_of(step, **{"time/step_s": None, "timing/step_total": 2.5}) for step in range(1, 5)]
+    metrics = [
+        metrics_of(step, **{"time/step_s": None, "timing/step_total": 2.5})
+        for step in range(1, 5)
+    ]
     run = RunDirectory.open(write_run(tmp_path / "run", metrics=metrics))
     (arm,) = compare([as_run(evidence_of(run))]).arms
     assert arm.estimates["seconds"].mean == 10
@@ -82,9 +112,16 @@ def test_a_run_that_generated_more_counts_with_its_part_up_to_the_equal_tokens(t
     """100 tokens a step; the other arm's 110: at T = 400 it is in step 4, which the record knows with step 3 alone."""
     records = []
     for arm, tokens in (("grpo", 100), ("r3", 110)):
-        counts = [{"generated_tokens": tokens, "generated_tokens_total": step * tokens} for step in range(1, 5)]
-        metrics = [metrics_of(step, trained_tokens=1000.0, **counts[step - 1]) for step in range(1, 5)]
-        evaluations = [evaluation_of(step, 0.1, generated_tokens=step * tokens) for step in (0, 2, 4)]
+        counts = [
+            {"generated_tokens": tokens, "generated_tokens_total": step * tokens}
+            for step in range(1, 5)
+        ]
+        metrics = [
+            metrics_of(step, trained_tokens=1000.0, **counts[step - 1]) for step in range(1, 5)
+        ]
+        evaluations = [
+            evaluation_of(step, 0.1, generated_tokens=step * tokens) for step in (0, 2, 4)
+        ]
         run = write_run(tmp_path / arm, arm=arm, metrics=metrics, evaluations=evaluations)
         records.append(evidence_of(RunDirectory.open(run)))
     grpo, r3 = compare([as_run(record) for record in records]).arms
@@ -94,7 +131,10 @@ def test_a_run_that_generated_more_counts_with_its_part_up_to_the_equal_tokens(t
 
 
 def test_what_a_run_does_not_count_is_left_out_and_seconds_are_short(tmp_path):
-    metrics = [metrics_of(step, **{"time/step_s": 1 / 3, "r3/tokens/prefix": None}) for step in range(1, 5)]
+    metrics = [
+        metrics_of(step, **{"time/step_s": 1 / 3, "r3/tokens/prefix": None})
+        for step in range(1, 5)
+    ]
     metrics[3]["r3/tokens/reflection"] = None  # in one step nobody counted: nothing is added
     found = evidence_of(RunDirectory.open(write_run(tmp_path / "run", metrics=metrics)))
     assert found.sums["time/step_s"] == [0, 0.67, 1.33]
@@ -103,15 +143,24 @@ def test_what_a_run_does_not_count_is_left_out_and_seconds_are_short(tmp_path):
 
 
 def test_only_held_out_problems_are_evidence(tmp_path):
-    lines = [evaluation_of(0, 0.1), evaluation_of(1, 0.9, name="benchmark"), evaluation_of(2, 0.2)]
+    lines = [
+        evaluation_of(0, 0.1),
+        evaluation_of(1, 0.9, name="benchmark"),
+        evaluation_of(2, 0.2),
+    ]
     found = evidence_of(RunDirectory.open(write_run(tmp_path / "run", evaluations=lines)))
     assert found.curve["pass_at_1"] == [0.1, 0.2]
-    with pytest.raises(R3Error, match="has no evaluations of held-out problems; train it with held_out.path="):
+    with pytest.raises(
+        R3Error, match="has no evaluations of held-out problems; train it with held_out.path="
+    ):
         evidence_of(RunDirectory.open(write_run(tmp_path / "other", evaluations=lines[1:2])))
 
 
 def test_the_problems_are_a_hash_of_their_lines_in_any_order(tmp_path):
-    one, two = (write_run(tmp_path / name, problems=text) for name, text in (("one", "b\na\n"), ("two", "a\nb\n")))
+    one, two = (
+        write_run(tmp_path / name, problems=text)
+        for name, text in (("one", "b\na\n"), ("two", "a\nb\n"))
+    )
     found = [evidence_of(RunDirectory.open(run)) for run in (one, two)]
     assert [each.problems for each in found] == [hashlib.sha256(b"a\nb").hexdigest()] * 2
     assert found[0].commit == "1"  # of the code that ran
@@ -120,13 +169,21 @@ def test_the_problems_are_a_hash_of_their_lines_in_any_order(tmp_path):
 def test_a_file_is_small_and_holds_what_was_written_by_name(runs, kept, tmp_path):
     records = [evidence_of(RunDirectory.open(run)) for run in runs]
     assert kept.stat().st_size < 2000 and kept.stat().st_mode & 0o777 == 0o644
-    assert [record.name for record in read(kept)] == [f"{arm}-{seed}" for arm in ("grpo", "r3") for seed in (1, 2, 3)]
+    assert [record.name for record in read(kept)] == [
+        f"{arm}-{seed}" for arm in ("grpo", "r3") for seed in (1, 2, 3)
+    ]
     assert sorted(read(kept), key=str) == sorted(records, key=str)
-    assert records[1].settings["replay.k"] == 4 and not {"run_dir", "arm", "train.seed"} & records[1].settings.keys()
-    assert [file.name for file in kept.parent.iterdir()] == ["hard.jsonl.zst"]  # no file half written
+    assert (
+        records[1].settings["replay.k"] == 4
+        and not {"run_dir", "arm", "train.seed"} & records[1].settings.keys()
+    )
+    # no file half written
+    assert [file.name for file in kept.parent.iterdir()] == ["hard.jsonl.zst"]
     assert read(tmp_path / "nothing") == []
     (tmp_path / "file").write_text("")
-    with pytest.raises(R3Error, match="x.jsonl.zst cannot be written: .*; choose another file for --evidence"):
+    with pytest.raises(
+        R3Error, match="x.jsonl.zst cannot be written: .*; choose another file for --evidence"
+    ):
         write(tmp_path / "file" / "x.jsonl.zst", records)
 
 
@@ -134,14 +191,24 @@ def test_a_file_is_small_and_holds_what_was_written_by_name(runs, kept, tmp_path
     ("change", "message"),
     [
         (lambda text: text[:-30], "is no file of evidence"),
-        (lambda text: text.replace('"pass_at_1":[0.1,', '"pass_at_1":['), "grpo-1 has lists of different lengths"),
-        (lambda text: text.replace('"pass_at_1"', '"pass"'), "lacks one of step, generated_tokens, pass_at_1"),
+        (
+            lambda text: text.replace('"pass_at_1":[0.1,', '"pass_at_1":['),
+            "grpo-1 has lists of different lengths",
+        ),
+        (
+            lambda text: text.replace('"pass_at_1"', '"pass"'),
+            "lacks one of step, generated_tokens, pass_at_1",
+        ),
         (lambda text: re.sub(r"\[[^]]*\]", "[]", text), "lists of different lengths"),
         (lambda text: text.replace('"seed"', '"sead"'), "is no file of evidence"),
     ],
 )
 def test_a_damaged_file_is_one_sentence(kept, change, message):
-    text = zstandard.ZstdDecompressor().decompress(kept.read_bytes(), max_output_size=10**6).decode()
+    text = (
+        zstandard.ZstdDecompressor()
+        .decompress(kept.read_bytes(), max_output_size=10**6)
+        .decode()
+    )
     kept.write_bytes(zstandard.compress(change(text).encode()))
     with pytest.raises(R3Error, match=message):
         read(kept)
@@ -163,7 +230,10 @@ def test_evidence_of_other_settings_is_refused(runs, kept):
     records, same = read(kept), RunDirectory.open(runs[-1]).load_config()
     assert is_in(records, same, file=kept) and not is_in(records, same, file=kept, tuning=True)
     other = dataclasses.replace(same, replay=dataclasses.replace(same.replay, k=5))
-    with pytest.raises(R3Error, match=r"r3-3 is a run with replay.k=4, and now it is 5; give the arm another name"):
+    with pytest.raises(
+        R3Error,
+        match=r"r3-3 is a run with replay.k=4, and now it is 5; give the arm another name",
+    ):
         is_in(records, other, file=kept)
 
 
@@ -176,7 +246,10 @@ def test_the_tables_by_hand(kept):
     result = call(kept)
     assert result.exit_code == 0, result.output
     assert "50% of `grpo`'s groups collapse, 40% are all wrong." in result.stdout
-    assert "on 50 problems x 4 responses, 0.100 before training; all arms at 400 generated tokens." in result.stdout
+    assert (
+        "on 50 problems x 4 responses, 0.100 before training; all arms at 400 generated tokens."
+        in result.stdout
+    )
     assert (
         "Had its all-wrong groups cost nothing, `grpo` would be where it ends with 0.70 [0.70, 0.70] of"
         in result.stdout
@@ -185,32 +258,45 @@ def test_the_tables_by_hand(kept):
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[2] == "0.600 [0.600, 0.600]" and cells[3].startswith("+0.200 [")
     assert cells[4].startswith("+0.133 [")  # of the areas
-    assert cells[6].startswith(
-        f"{200 * (0.325 - 0.1) / (11 / 30 - 0.1) / 400:.2f} ["
-    )  # 0.325: three quarters of the gain
+    # 0.325: three quarters of the gain
+    assert cells[6].startswith(f"{200 * (0.325 - 0.1) / (11 / 30 - 0.1) / 400:.2f} [")
     assert cells[7] == "38%" and cells[8] == "1,200" and cells[9] == "2"
     # the mean curve of r3 is 0.1, 0.367, 0.6 at 0, 200 and 400 tokens; grpo ends at 0.4, with 400 tokens
     assert cells[5].startswith(f"{(200 + 200 * (0.4 - 11 / 30) / (0.6 - 11 / 30)) / 400:.2f} [")
 
 
 def test_runs_of_the_stack_are_added(runs, tmp_path):
-    (runs[0] / "code_state.txt").write_text("# code state\ncommit abc, modified\n# code state\ncommit def\n")
+    (runs[0] / "code_state.txt").write_text(
+        "# code state\ncommit abc, modified\n# code state\ncommit def\n"
+    )
     file = tmp_path / "new" / "tail.jsonl.zst"
     result = call(file, *(word for run in runs for word in ("--add", run)))
     assert result.exit_code == 0, result.output
     assert "### tail" in result.stdout
     before = read(file)
     # of the code that ran
-    assert [record.commit for record in before] == ["abc, modified, then def", "1", "1", "1", "1", "1"]
+    assert [record.commit for record in before] == [
+        "abc, modified, then def",
+        "1",
+        "1",
+        "1",
+        "1",
+        "1",
+    ]
     (runs[0] / "code_state.txt").unlink()
-    assert evidence_of(RunDirectory.open(runs[0])).commit == commit_of()  # nobody wrote down which it was
+    # nobody wrote down which it was
+    assert evidence_of(RunDirectory.open(runs[0])).commit == commit_of()
     assert call(file, "--add", runs[0]).exit_code == 0  # again: what is there stays
     assert read(file) == before
     unfinished = write_run(tmp_path / "grpo_9", seed=9, finished=False)
     result = call(file, "--add", unfinished)
     assert result.exit_code == 1 and "has not finished, so it is no evidence" in result.output
     result = call(file, "--add", tmp_path / "nothing")
-    assert result.exit_code == 1 and "nothing" in result.output and "Traceback" not in result.output
+    assert (
+        result.exit_code == 1
+        and "nothing" in result.output
+        and "Traceback" not in result.output
+    )
 
 
 def test_tuning_runs_are_another_table(runs, kept):
@@ -231,10 +317,14 @@ def test_what_the_all_wrong_groups_cost_by_hand(tmp_path):
     """70, 60 and 65% of the tokens are elsewhere: 0.65 -/+ 4.303 * 0.05 / sqrt(3)."""
     runs = []
     for seed, wrong in ((1, 30.0), (2, 40.0), (3, 35.0)):
-        metrics = [metrics_of(step, **{"r3/tokens/none_correct": wrong}) for step in range(1, 5)]
+        metrics = [
+            metrics_of(step, **{"r3/tokens/none_correct": wrong}) for step in range(1, 5)
+        ]
         runs.append(read_run(write_run(tmp_path / f"run_{seed}", seed=seed, metrics=metrics)))
     found = tokens_without_all_wrong(runs)
-    assert (found.mean, found.low, found.high) == pytest.approx((0.65, 0.65 - 0.1242, 0.65 + 0.1242), abs=1e-4)
+    assert (found.mean, found.low, found.high) == pytest.approx(
+        (0.65, 0.65 - 0.1242, 0.65 + 0.1242), abs=1e-4
+    )
     assert tokens_without_all_wrong([]) is None
     del runs[1].metrics[2]["r3/tokens/none_correct"]
     assert tokens_without_all_wrong(runs) is None  # one step does not say
@@ -243,20 +333,39 @@ def test_what_the_all_wrong_groups_cost_by_hand(tmp_path):
 def test_arms_with_other_solutions_are_compared_and_other_problems_are_not(tmp_path):
     """Solutions belong to an arm; the world belongs to the problems."""
     file, key = tmp_path / "x.jsonl.zst", "data.reasoning_gym"
-    solutions = {"grpo": {}, "r3": {"solved": 0.25, "style": "own"}, "r3_earned": {"solved": 1.0, "warm_up": 1e-3}}
+    solutions = {
+        "grpo": {},
+        "r3": {"solved": 0.25, "style": "own"},
+        "r3_earned": {"solved": 1.0, "warm_up": 1e-3},
+    }
     for arm in solutions:
         keep(file, arm=arm, seed=1)
     for drawn in (lambda arm: {"world": "walk"} | solutions[arm], lambda arm: {"world": arm}):
-        write(file, [structs.replace(one, settings=one.settings | {key: drawn(one.arm)}) for one in read(file)])
+        write(
+            file,
+            [
+                structs.replace(one, settings=one.settings | {key: drawn(one.arm)})
+                for one in read(file)
+            ],
+        )
         assert ("cannot be compared" in call(file).output) == (drawn("r3") == {"world": "r3"})
 
 
 def keep(file, **options):
-    add(file, RunDirectory.open(write_run(file.parent / f"{options['arm']}_{options['seed']}", **options)))
+    add(
+        file,
+        RunDirectory.open(
+            write_run(file.parent / f"{options['arm']}_{options['seed']}", **options)
+        ),
+    )
 
 
 def cells_of(output, arm):
-    (row,) = [line for line in output.splitlines() if line.startswith(f"| `{arm}` |") and line.count("|") == 12]
+    (row,) = [
+        line
+        for line in output.splitlines()
+        if line.startswith(f"| `{arm}` |") and line.count("|") == 12
+    ]
     return [cell.strip() for cell in row.strip("|").split("|")]
 
 
@@ -266,7 +375,13 @@ def test_a_regime_is_described_by_its_reference(tmp_path):
     others = [metrics_of(step, **{"r3/groups/collapsed_before": 0.0}) for step in range(1, 5)]
     keep(tmp_path / "x.jsonl.zst", arm="grpo", seed=1, metrics=dropped)
     keep(tmp_path / "x.jsonl.zst", arm="r3", seed=1, metrics=others, accuracies=(0.1, 0.3, 0.6))
-    keep(tmp_path / "x.jsonl.zst", arm="r3_no_isr", seed=1, metrics=others, accuracies=(0.1, 0.2, 0.3))
+    keep(
+        tmp_path / "x.jsonl.zst",
+        arm="r3_no_isr",
+        seed=1,
+        metrics=others,
+        accuracies=(0.1, 0.2, 0.3),
+    )
     result = call(tmp_path / "x.jsonl.zst")
     assert "75% of `grpo`'s groups collapse, 40% are all wrong." in result.stdout
     better, worse = (cells_of(result.stdout, arm) for arm in ("r3", "r3_no_isr"))
@@ -280,14 +395,28 @@ def test_a_regime_is_described_by_its_reference(tmp_path):
 def test_more_seeds_than_anybody_has(tmp_path):
     """Differences of -1, 1, -1 and 1: a deviation of 1.15."""
     for seed in (1, 2, 3, 4):
-        keep(tmp_path / "x.jsonl.zst", arm="grpo", seed=seed, accuracies=(0.0, 0.0, float(seed % 2)))
-        keep(tmp_path / "x.jsonl.zst", arm="r3", seed=seed, accuracies=(0.0, 0.0, float(seed % 2 == 0)))
+        keep(
+            tmp_path / "x.jsonl.zst",
+            arm="grpo",
+            seed=seed,
+            accuracies=(0.0, 0.0, float(seed % 2)),
+        )
+        keep(
+            tmp_path / "x.jsonl.zst",
+            arm="r3",
+            seed=seed,
+            accuracies=(0.0, 0.0, float(seed % 2 == 0)),
+        )
     assert cells_of(call(tmp_path / "x.jsonl.zst").stdout, "r3")[10] == ">10,000"
 
 
 def test_chosen_arms_are_compared_up_to_their_own_last_tokens(tmp_path):
     file = tmp_path / "x.jsonl.zst"
-    for arm, accuracies in (("grpo", (0.1, 0.2, 0.4)), ("r3", (0.1, 0.3, 0.6)), ("r3_short", (0.1, 0.2))):
+    for arm, accuracies in (
+        ("grpo", (0.1, 0.2, 0.4)),
+        ("r3", (0.1, 0.3, 0.6)),
+        ("r3_short", (0.1, 0.2)),
+    ):
         keep(file, arm=arm, seed=1, accuracies=accuracies)
     assert "all arms at 200 generated" in call(file).stdout
     chosen = call(file, "--arms", "grpo,r3").stdout

@@ -39,7 +39,9 @@ def config_of(tmp_path, *overrides):
 
 def wrong_and_right(lab, labels, *, right):
     """Rollouts of the problems as if the model had said them: `right[i]` of 4 are right."""
-    sampled = lab.ask([(label, lab.plain_prompt(label), Context.PLAIN) for label in labels], n=4)
+    sampled = lab.ask(
+        [(label, lab.plain_prompt(label), Context.PLAIN) for label in labels], n=4
+    )
     for place, one in enumerate(sampled):
         correct = place % 4 < right[place // 4]
         one.rollout.verdict = Verdict.CORRECT if correct else Verdict.WRONG
@@ -56,7 +58,10 @@ def test_a_run_leaves_the_files_of_a_run(model_dir, tmp_path):
     assert [line["step"] for line in evaluations] == [0, 2, 4, 6]
     assert evaluations[0]["generated_tokens"] == 0
     assert evaluations[-1]["generated_tokens"] == metrics[-1]["generated_tokens_total"]
-    assert sum(line["generated_tokens"] for line in metrics) == metrics[-1]["generated_tokens_total"]
+    assert (
+        sum(line["generated_tokens"] for line in metrics)
+        == metrics[-1]["generated_tokens_total"]
+    )
     # an untrained model fails everywhere, so every problem is hard in the second epoch; lab.yaml reflects on two a step
     assert [line["r3/reflection/groups"] for line in metrics] == [0, 0, 0, 1, 1, 1]
     assert all(line["generated_tokens"] == line["response_tokens"] for line in metrics)
@@ -87,7 +92,9 @@ def test_a_finished_run_is_left_alone_and_an_unfinished_one_starts_again(model_d
 
 
 def test_the_budget_ends_the_run(model_dir, tmp_path):
-    run = Lab(config_of(tmp_path, "train.max_generated_tokens=300"), model_dir=model_dir).train()
+    run = Lab(
+        config_of(tmp_path, "train.max_generated_tokens=300"), model_dir=model_dir
+    ).train()
     totals = [line["generated_tokens_total"] for line in run.read_metrics()]
     assert totals[-1] >= 300 > max([0, *totals[:-1]])
 
@@ -99,12 +106,18 @@ def test_a_collapsed_group_recalls_and_its_update_has_the_rows(model_dir, tmp_pa
 
     labels = load_problems(config.data).labels[:2]
     with HistoryStore.open(":memory:") as history:
-        history.commit_step(1, 1, [one.rollout for one in wrong_and_right(lab, labels, right=[2, 0])])
+        history.commit_step(
+            1, 1, [one.rollout for one in wrong_and_right(lab, labels, right=[2, 0])]
+        )
         lab.step = 1
-        batch = lab.mixed_batch(wrong_and_right(lab, labels, right=[0, 0]), lab.r3_with(history))
+        batch = lab.mixed_batch(
+            wrong_and_right(lab, labels, right=[0, 0]), lab.r3_with(history)
+        )
         assert [len(group.recalled) for group in batch.groups] == [2, 0]
         recalled = [row for row in batch.rows if row.recalled]
-        assert all(row.rollout.verdict is Verdict.CORRECT and row.advantage > 0 for row in recalled)
+        assert all(
+            row.rollout.verdict is Verdict.CORRECT and row.advantage > 0 for row in recalled
+        )
         before = [parameter.clone() for parameter in lab.model.parameters()]
         update = lab.update(batch)
         assert update.grad_norm == update.grad_norm_max > 0
@@ -122,13 +135,19 @@ def test_a_ranking_by_logprob_needs_no_entropy(model_dir, tmp_path):
     batch = lab.mixed_batch(sampled, lab.r3_with(None))
     means = [one.rollout.response_logprobs.mean() for one in sampled]
     best_first = sorted(range(4), key=lambda i: -means[i])
-    assert [batch.rows[i].ranking_reward for i in best_first] == pytest.approx([0.5, 1 / 3, 1 / 6, 0.0])
+    assert [batch.rows[i].ranking_reward for i in best_first] == pytest.approx(
+        [0.5, 1 / 3, 1 / 6, 0.0]
+    )
 
 
 def test_a_second_pass_is_taken_against_the_policy_before_the_first(model_dir, tmp_path):
     """Written out with autograd, row by row: two Adam steps, the second clipped at 1 -/+ 0.02 around
     the log-probs from before the first. The rate is high, so that ratios leave the clip's range."""
-    clip = ["train.eps_clip_low=0.02", "train.eps_clip_high=0.02", "openrlhf.actor.dual_clip=1.5"]
+    clip = [
+        "train.eps_clip_low=0.02",
+        "train.eps_clip_high=0.02",
+        "openrlhf.actor.dual_clip=1.5",
+    ]
     passes = ["train.inner_epochs=2", "train.learning_rate=3e-2"]
     off = ["replay.enabled=false", "reflection.enabled=false", "ranking.enabled=false"]
     lab = Lab(config_of(tmp_path, *clip, *passes, *off), model_dir=model_dir)
@@ -137,15 +156,21 @@ def test_a_second_pass_is_taken_against_the_policy_before_the_first(model_dir, t
     labels = load_problems(lab.config.data).labels[:2]
     batch = lab.mixed_batch(wrong_and_right(lab, labels, right=[1, 3]), lab.r3_with(None))
     policy = copy.deepcopy(lab.model)
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=3e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(
+        policy.parameters(), lr=3e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0
+    )
     rows = [(row.rollout, row.advantage) for row in batch.rows]
     tokens = sum(rollout.num_tokens for rollout, _ in rows)
     before, beyond = {}, 0
     for _ in range(2):
         for i, (rollout, advantage) in enumerate(rows):
-            ids = torch.tensor(np.concatenate([rollout.prompt_ids, rollout.response_ids]).astype(np.int64))[None]
+            ids = torch.tensor(
+                np.concatenate([rollout.prompt_ids, rollout.response_ids]).astype(np.int64)
+            )[None]
             logits = policy(ids).logits[0, len(rollout.prompt_ids) - 1 : -1]
-            logp = logits.log_softmax(-1).gather(1, ids[0, len(rollout.prompt_ids) :, None])[:, 0]
+            logp = logits.log_softmax(-1).gather(1, ids[0, len(rollout.prompt_ids) :, None])[
+                :, 0
+            ]
             ratio = (logp - before.setdefault(i, logp.detach())).exp()
             gain = torch.minimum(ratio * advantage, ratio.clamp(0.98, 1.02) * advantage)
             gain = torch.maximum(gain, torch.tensor(1.5 * advantage)) if advantage < 0 else gain
@@ -157,19 +182,26 @@ def test_a_second_pass_is_taken_against_the_policy_before_the_first(model_dir, t
     start = parameters_to_vector(lab.model.parameters()).clone()
     update = lab.update(batch)
     assert beyond > 0 and update.grad_norm == pytest.approx(norm, rel=1e-3)
-    mine, other = parameters_to_vector(lab.model.parameters()), parameters_to_vector(policy.parameters())
+    mine, other = (
+        parameters_to_vector(lab.model.parameters()),
+        parameters_to_vector(policy.parameters()),
+    )
     # as a whole: Adam divides a gradient of rounding errors by itself, so a single weight may differ by 0.07 of its step
     assert (mine - other).norm() < 2e-3 * (other - start).norm()
 
 
-def test_a_success_behind_a_reflection_prompt_is_trained_behind_the_plain_one(model_dir, tmp_path, monkeypatch):
+def test_a_success_behind_a_reflection_prompt_is_trained_behind_the_plain_one(
+    model_dir, tmp_path, monkeypatch
+):
     config = config_of(tmp_path, "replay.include_reflection=true", "ranking.enabled=false")
     lab = Lab(config, model_dir=model_dir)
     from r3_openrlhf.problems.sources import load_problems
 
     label = load_problems(config.data).labels[0]
     plain = wrong_and_right(lab, [label], right=[0])
-    reflected = lab.ask([(label, lab.plain_prompt(label) + "Try again. ", Context.REFLECTION)], n=4)
+    reflected = lab.ask(
+        [(label, lab.plain_prompt(label) + "Try again. ", Context.REFLECTION)], n=4
+    )
     reflected[2].rollout.verdict, reflected[2].rollout.reward = Verdict.CORRECT, 1.5
     with HistoryStore.open(":memory:") as history:
         history.commit_step(1, 1, [one.rollout for one in reflected])
@@ -206,7 +238,9 @@ def test_shuffled_replay_has_the_rows_and_the_rewards_but_not_the_verdicts(model
         for _ in range(20):
             rows = [
                 row
-                for row in lab.mixed_batch(wrong_and_right(lab, labels, right=[0]), lab.r3_with(history)).rows
+                for row in lab.mixed_batch(
+                    wrong_and_right(lab, labels, right=[0]), lab.r3_with(history)
+                ).rows
                 if row.recalled
             ]
             assert len(rows) == 2 and all(row.reward == 1.5 for row in rows)
@@ -220,11 +254,20 @@ def test_known_successes_are_recalled_where_history_has_none(model_dir, tmp_path
     from r3_openrlhf.problems.sources import load_problems
 
     labels = load_problems(config.data).labels[:2]
-    both_right, none_right = wrong_and_right(lab, labels, right=[1, 1]), wrong_and_right(lab, labels, right=[0, 0])
-    answers = [none_right, [one for one in both_right if one.rollout.uid == labels[0].uid], both_right]
+    both_right, none_right = (
+        wrong_and_right(lab, labels, right=[1, 1]),
+        wrong_and_right(lab, labels, right=[0, 0]),
+    )
+    answers = [
+        none_right,
+        [one for one in both_right if one.rollout.uid == labels[0].uid],
+        both_right,
+    ]
     asked_for = []
     with monkeypatch.context() as patch:
-        patch.setattr(lab, "ask", lambda asked, **_: asked_for.append(len(asked)) or answers.pop(0))
+        patch.setattr(
+            lab, "ask", lambda asked, **_: asked_for.append(len(asked)) or answers.pop(0)
+        )
         lab.prepare_history(labels, r3 := lab.r3_with(None))
     assert asked_for == [2, 2, 1]  # until every problem has one
     assert {uid: rollout.verdict for uid, rollout in lab.known.items()} == {
@@ -249,11 +292,17 @@ def test_half_of_replay_recalls_successes_and_no_failures(model_dir, tmp_path):
 
     labels = load_problems(config.data).labels[:2]
     with HistoryStore.open(":memory:") as history:
-        history.commit_step(1, 1, [one.rollout for one in wrong_and_right(lab, labels, right=[2, 2])])
+        history.commit_step(
+            1, 1, [one.rollout for one in wrong_and_right(lab, labels, right=[2, 2])]
+        )
         lab.step = 1
-        rows = lab.mixed_batch(wrong_and_right(lab, labels, right=[0, 4]), lab.r3_with(history)).rows
+        rows = lab.mixed_batch(
+            wrong_and_right(lab, labels, right=[0, 4]), lab.r3_with(history)
+        ).rows
         recalled = [row.rollout for row in rows if row.recalled]
-        assert recalled and {(one.uid, one.verdict) for one in recalled} == {(labels[0].uid, Verdict.CORRECT)}
+        assert recalled and {(one.uid, one.verdict) for one in recalled} == {
+            (labels[0].uid, Verdict.CORRECT)
+        }
 
 
 @pytest.mark.parametrize("arm", CONTROLS)
@@ -263,9 +312,15 @@ def test_every_control_is_an_arm_of_its_own(arm, tmp_path):
     assert (config.algo, config.arm) == ("r3", arm) and arm in LAB_OF_CONTROL
 
 
-def test_dynamic_sampling_fills_the_batch_and_counts_every_token(model_dir, tmp_path, monkeypatch):
+def test_dynamic_sampling_fills_the_batch_and_counts_every_token(
+    model_dir, tmp_path, monkeypatch
+):
     config = config_of(
-        tmp_path, "algo=dapo", "replay.enabled=false", "reflection.enabled=false", "ranking.enabled=false"
+        tmp_path,
+        "algo=dapo",
+        "replay.enabled=false",
+        "reflection.enabled=false",
+        "ranking.enabled=false",
     )
     lab = Lab(config, model_dir=model_dir)
     from r3_openrlhf.problems.sources import load_problems
@@ -298,7 +353,13 @@ def test_held_out_problems_are_not_trained_on(model_dir, tmp_path):
     config = config_of(tmp_path)
     lab = Lab(config, model_dir=model_dir)
     same = load(
-        "lab", [*SMALL, f"run_dir={tmp_path}", "held_out.reasoning_gym.seed=1", "held_out.reasoning_gym.size=12"]
+        "lab",
+        [
+            *SMALL,
+            f"run_dir={tmp_path}",
+            "held_out.reasoning_gym.seed=1",
+            "held_out.reasoning_gym.size=12",
+        ],
     )
     assert len(held_out_problems(config, lab.tokenizer, RunDirectory(tmp_path))) == 6
     with pytest.raises(DataError, match="gives no problem that is not trained on"):
@@ -315,7 +376,11 @@ def test_held_out_problems_are_not_trained_on(model_dir, tmp_path):
     ],
 )
 def test_what_the_loop_does_not_do_is_refused(model_dir, tmp_path, override, words):
-    off = ["replay.enabled=false", "reflection.enabled=false", "ranking.enabled=false"] if "ppo" in override else []
+    off = (
+        ["replay.enabled=false", "reflection.enabled=false", "ranking.enabled=false"]
+        if "ppo" in override
+        else []
+    )
     with pytest.raises(ConfigError, match=words):
         Lab(config_of(tmp_path, *off, override), model_dir=model_dir)
 
@@ -336,14 +401,19 @@ def test_a_maker_of_ones_own_is_refused_and_other_estimators_are_not(tmp_path):
 
 def test_maxrl_and_cispo_of_a_user_train_by_their_formulas(model_dir, tmp_path):
     """One of four right, and two of four: (r - mean) / mean. On the policy that sampled: -sum A log pi / tokens."""
-    own = ["advantage.function=examples/own_maxrl.py:maxrl", "train.loss=examples/own_cispo.py:cispo"]
+    own = [
+        "advantage.function=examples/own_maxrl.py:maxrl",
+        "train.loss=examples/own_cispo.py:cispo",
+    ]
     config = config_of(tmp_path, *own, "ranking.enabled=false")
     lab = Lab(config, model_dir=model_dir)
     labels = held_out_problems(config, lab.tokenizer, RunDirectory(tmp_path))[:2]
     batch = lab.mixed_batch(wrong_and_right(lab, labels, right=[1, 2]), lab.r3_with(None))
     assert [row.advantage for row in batch.rows] == pytest.approx([3, -1, -1, -1, 1, 1, -1, -1])
     tokens = sum(row.rollout.num_tokens for row in batch.rows)
-    expected = -sum(row.advantage * row.rollout.response_logprobs.sum() for row in batch.rows) / tokens
+    expected = (
+        -sum(row.advantage * row.rollout.response_logprobs.sum() for row in batch.rows) / tokens
+    )
     before = parameters_to_vector(lab.model.parameters()).detach().clone()
     assert lab.update(batch).loss == pytest.approx(expected, rel=1e-3)
     assert not torch.equal(before, parameters_to_vector(lab.model.parameters()))
@@ -353,10 +423,21 @@ def test_an_arm_of_a_study_has_settings_of_its_own(tmp_path):
     arm = Arm.parse("slow=grpo train.learning_rate=1e-4 'data.system_prompt=a b'")
     assert arm == Arm("slow", "grpo", ("train.learning_rate=1e-4", "data.system_prompt=a b"))
     assert Arm.parse("r3_no_ccr") == Arm("r3_no_ccr", "r3_no_ccr")
-    settings = settings_of("lab", arm, 2, tmp_path, ["train.learning_rate=1", "train.inner_epochs=2"])
+    settings = settings_of(
+        "lab", arm, 2, tmp_path, ["train.learning_rate=1", "train.inner_epochs=2"]
+    )
     config = load(settings[0], settings[1:])
-    assert (config.algo, config.arm, config.train.seed, config.run_dir[-6:]) == ("grpo", "slow", 2, "slow-2")
-    assert (config.train.learning_rate, config.train.inner_epochs) == (1e-4, 2)  # the arm's own wins
+    assert (config.algo, config.arm, config.train.seed, config.run_dir[-6:]) == (
+        "grpo",
+        "slow",
+        2,
+        "slow-2",
+    )
+    # the arm's own wins
+    assert (config.train.learning_rate, config.train.inner_epochs) == (
+        1e-4,
+        2,
+    )
     control = settings_of("lab", "known=r3_known_successes replay.k=4", 1, tmp_path, [])
     assert control[1:3] == ["algo=r3", "arm=known"] and "replay.k=4" in control
 
@@ -377,7 +458,9 @@ def test_an_arm_that_cannot_be(text, words):
 
 
 def test_two_arms_of_one_name_are_refused_before_anything_runs(tmp_path):
-    with pytest.raises(ConfigError, match="several arms called grpo; give each a name of its own"):
+    with pytest.raises(
+        ConfigError, match="several arms called grpo; give each a name of its own"
+    ):
         run_study("lab", arms=["grpo", "grpo=r3"], seeds=[1], directory=tmp_path, jobs=1)
     assert not any(tmp_path.iterdir())
 
@@ -397,12 +480,23 @@ def test_the_settings_of_a_study(tmp_path):
 def test_a_study_leaves_evidence_and_runs_nothing_that_has_some(model_dir, tmp_path):
     """Run directories are thrown away in between; another seed is added, and other settings are refused."""
     kept = tmp_path / "evidence.jsonl.zst"
-    settings = [*SMALL, f"model.path={model_dir}", "train.max_steps=1", "cluster.gpus_per_node=1"]
+    settings = [
+        *SMALL,
+        f"model.path={model_dir}",
+        "train.max_steps=1",
+        "cluster.gpus_per_node=1",
+    ]
 
     def study(seeds, directory, *more):
         return run_study(
-            "lab", arms=["grpo"], seeds=seeds, directory=directory, jobs=1, overrides=[*settings, *more], keep=kept,
-        )  # fmt: skip
+            "lab",
+            arms=["grpo"],
+            seeds=seeds,
+            directory=directory,
+            jobs=1,
+            overrides=[*settings, *more],
+            keep=kept,
+        )
 
     assert study([1], tmp_path / "first") == [str(tmp_path / "first" / "grpo-1")]
     (before,) = read(kept)
@@ -410,6 +504,8 @@ def test_a_study_leaves_evidence_and_runs_nothing_that_has_some(model_dir, tmp_p
     assert study([1, 2], tmp_path / "second") == [str(tmp_path / "second" / "grpo-2")]
     assert [path.name for path in (tmp_path / "second").iterdir()] == ["grpo-2"]
     assert [record.seed for record in read(kept)] == [1, 2] and read(kept)[0] == before
-    with pytest.raises(R3Error, match=r"grpo-1 is a run with train.learning_rate=0.0003, and now it is 0.001"):
+    with pytest.raises(
+        R3Error, match=r"grpo-1 is a run with train.learning_rate=0.0003, and now it is 0.001"
+    ):
         study([1, 3], tmp_path / "third", "train.learning_rate=1e-3")
     assert not (tmp_path / "third").exists()

@@ -28,7 +28,16 @@ def lab_of(tmp_path, model_dir, *settings):
         f"run_dir={tmp_path / 'run'}",
     ]
     return Lab(
-        load("lab_names", ["algo=r3_earned", f"reward.function={SIX}", "rollout.max_new_tokens=3", *own, *settings]),
+        load(
+            "lab_names",
+            [
+                "algo=r3_earned",
+                f"reward.function={SIX}",
+                "rollout.max_new_tokens=3",
+                *own,
+                *settings,
+            ],
+        ),
         model_dir=model_dir,
     )
 
@@ -40,20 +49,28 @@ def sums(**_drawn):
 def test_each_fact_is_there_once_and_each_problem_has_one_answer():
     facts = names.names()
     assert 300 <= len(facts) <= 600 and len({fact[:2] for fact in facts}) == len(facts)
-    assert {fact.relation for fact in facts} == set(names.WORDINGS) and all(map(str.strip, sum(facts, ())))
+    assert {fact.relation for fact in facts} == set(names.WORDINGS) and all(
+        map(str.strip, sum(facts, ()))
+    )
     for part in names.PARTS:
         assert len({fact.problem(part) for fact in facts}) == len(facts)
 
 
 def test_a_seed_draws_its_facts_and_asks_for_them_in_two_wordings():
-    parts = {seed: [list(names.problems(seed=seed, part=part)) for part in names.PARTS] for seed in (1, 2)}
+    parts = {
+        seed: [list(names.problems(seed=seed, part=part)) for part in names.PARTS]
+        for seed in (1, 2)
+    }
     for train, held_out in parts.values():
         assert len(train) == len(held_out) == names.SIZE
         assert [row["answer"] for row in train] == [row["answer"] for row in held_out]
         assert not {row["problem"] for row in train} & {row["problem"] for row in held_out}
     shared = Counter(row["problem"] for train, _ in parts.values() for row in train)
     assert 0 < sum(count == 2 for count in shared.values()) < names.SIZE
-    for wrong, sentence in (({"part": "dev"}, "dev"), ({"part": "train", "solvd": 1}, "solvd does not exist")):
+    for wrong, sentence in (
+        ({"part": "dev"}, "dev"),
+        ({"part": "train", "solvd": 1}, "solvd does not exist"),
+    ):
         with pytest.raises(ConfigError, match=sentence):
             names.problems(seed=1, **wrong).__next__()
 
@@ -61,30 +78,43 @@ def test_a_seed_draws_its_facts_and_asks_for_them_in_two_wordings():
 def test_the_verdict_is_the_reward_functions(tmp_path, model_dir):
     lab = lab_of(tmp_path, model_dir)
     label = load_problems(lab.config.data, with_rows=True).labels[0]
-    said = {text: lab.is_right(label, text, num_tokens=1, truncated=True) for text in ("6", "65", "56", "")}
+    said = {
+        text: lab.is_right(label, text, num_tokens=1, truncated=True)
+        for text in ("6", "65", "56", "")
+    }
     assert said == {"6": True, "65": True, "56": False, "": False}
     with pytest.raises(R3Error, match="says_nothing gives no value for .*repair it"):
-        lab_of(tmp_path, model_dir, f"reward.function={SIX.replace('begins_with_six', 'says_nothing')}").is_right(
-            label, "6", num_tokens=1, truncated=True
-        )
+        lab_of(
+            tmp_path,
+            model_dir,
+            f"reward.function={SIX.replace('begins_with_six', 'says_nothing')}",
+        ).is_right(label, "6", num_tokens=1, truncated=True)
 
 
 def test_without_a_grader_of_its_own_the_lab_refuses(tmp_path, model_dir):
     with pytest.raises(ConfigError, match=r"use data.task=exact or reward.function"):
         lab_of(tmp_path, model_dir, "reward.function=null", "data.task=math")
-    with pytest.raises(ConfigError, match="one reward function that is called with one response"):
+    with pytest.raises(
+        ConfigError, match="one reward function that is called with one response"
+    ):
         lab_of(tmp_path, model_dir, "reward.function=null", f"reward.functions=[{SIX}]")
 
 
 def test_a_solution_begins_with_the_answer_and_goes_on_as_the_policy_does(tmp_path, model_dir):
     lab = lab_of(tmp_path, model_dir)
-    rollouts = successes.solutions(lab, load_problems(lab.config.data, with_rows=True).labels, share=0.5, style="own")
+    rollouts = successes.solutions(
+        lab, load_problems(lab.config.data, with_rows=True).labels, share=0.5, style="own"
+    )
     assert len(rollouts) == 4
     for one in rollouts:
-        assert one.text.startswith("6") and one.num_tokens <= 3 and len(one.response_logprobs) == one.num_tokens
-        assert one.truncated == (one.response_ids[-1] != lab.tokenizer.eos_token_id) and one.finish_reason == (
-            "length" if one.truncated else "stop"
+        assert (
+            one.text.startswith("6")
+            and one.num_tokens <= 3
+            and len(one.response_logprobs) == one.num_tokens
         )
+        assert one.truncated == (
+            one.response_ids[-1] != lab.tokenizer.eos_token_id
+        ) and one.finish_reason == ("length" if one.truncated else "stop")
     again = successes.measured(lab, rollouts)
     for one, other in zip(rollouts, again, strict=True):
         np.testing.assert_allclose(one.response_logprobs, other.response_logprobs, atol=1e-4)
@@ -94,7 +124,10 @@ def test_a_solution_begins_with_the_answer_and_goes_on_as_the_policy_does(tmp_pa
 
 @pytest.mark.parametrize(
     ("trained", "names_of"),
-    [("model.layers.1.", {"model.layers.1."}), (["model.layers.1.", "lm_head"], {"model.layers.1.", "lm_head"})],
+    [
+        ("model.layers.1.", {"model.layers.1."}),
+        (["model.layers.1.", "lm_head"], {"model.layers.1.", "lm_head"}),
+    ],
 )
 def test_a_model_says_what_of_it_is_trained(tmp_path, model, tokenizer, trained, names_of):
     model.config.r3_trained = trained
@@ -104,8 +137,12 @@ def test_a_model_says_what_of_it_is_trained(tmp_path, model, tokenizer, trained,
         del model.config.r3_trained
     tokenizer.save_pretrained(tmp_path / "model")
     lab = lab_of(tmp_path, str(tmp_path / "model"))
-    found = {name for name, parameter in lab.model.named_parameters() if parameter.requires_grad}
-    assert found == {name for name, _ in lab.model.named_parameters() if name.startswith(tuple(names_of))}
+    found = {
+        name for name, parameter in lab.model.named_parameters() if parameter.requires_grad
+    }
+    assert found == {
+        name for name, _ in lab.model.named_parameters() if name.startswith(tuple(names_of))
+    }
     assert len(lab.model.trunk._first) == 1
 
 
@@ -119,10 +156,24 @@ def test_a_run_trains_what_is_said_and_keeps_the_rest(tmp_path, model, tokenizer
     finally:
         del model.config.r3_trained
     tokenizer.save_pretrained(tmp_path / "model")
-    lab = lab_of(tmp_path, str(tmp_path / "model"), "rollout.batch_size=8", "train.micro_batch_size=64", "data.reasoning_gym.solved=0.5",
-                 "replay.imported.min_logprob=null", "train.num_epochs=2", "data.max_len=64")  # fmt: skip
-    before = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32).state_dict()
+    lab = lab_of(
+        tmp_path,
+        str(tmp_path / "model"),
+        "rollout.batch_size=8",
+        "train.micro_batch_size=64",
+        "data.reasoning_gym.solved=0.5",
+        "replay.imported.min_logprob=null",
+        "train.num_epochs=2",
+        "data.max_len=64",
+    )
+    before = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "model", dtype=torch.float32
+    ).state_dict()
     run = lab.train()
-    assert [line["step"] for line in run.read_metrics()] == [1, 2] and run.read_metrics()[0]["successes/count"] == 4
+    assert [line["step"] for line in run.read_metrics()] == [1, 2] and run.read_metrics()[0][
+        "successes/count"
+    ] == 4
     for name, after in lab.model.state_dict().items():
-        assert torch.equal(before[name], after) == (not name.startswith("model.layers.1.")), name
+        assert torch.equal(before[name], after) == (not name.startswith("model.layers.1.")), (
+            name
+        )

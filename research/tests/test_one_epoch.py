@@ -24,11 +24,21 @@ def test_in_one_epoch_whatever_needs_a_second_visit_does_nothing(model_dir, tmp_
         ):
             config = load(
                 "lab",
-                [*sizes, *preset, f"train.num_epochs={epochs}", f"run_dir={tmp_path / f'{name}-{epochs}'}"],
+                [
+                    *sizes,
+                    *preset,
+                    f"train.num_epochs={epochs}",
+                    f"run_dir={tmp_path / f'{name}-{epochs}'}",
+                ],
             )
             lines = Lab(config, model_dir=model_dir).train().read_metrics()
             found[name, epochs] = [
-                (line["generated_tokens_total"], line["loss"], line["grad_norm"], line["trained_tokens"])
+                (
+                    line["generated_tokens_total"],
+                    line["loss"],
+                    line["grad_norm"],
+                    line["trained_tokens"],
+                )
                 for line in lines
             ]
     assert found["all", 1] == found["grpo", 1] and len(found["grpo", 1]) == 2

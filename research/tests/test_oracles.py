@@ -54,26 +54,49 @@ def test_only_groups_that_teach_are_counted_and_kept(model_dir, tmp_path, verdic
     sampled, _ = lab.sample_step(labels[:4], lab.r3_with(None))
     kept, dropped = lab.complete(sampled, labels)
     # of the first four one is mixed; the three that are missing are mixed, wrong, mixed; then wrong; then right; then mixed
-    assert [num_right(group) for group in verdicts] == [0, 2, 0, 4, 1, 0, 2, 0, 4, 1] and dropped == 6
+    assert [num_right(group) for group in verdicts] == [
+        0,
+        2,
+        0,
+        4,
+        1,
+        0,
+        2,
+        0,
+        4,
+        1,
+    ] and dropped == 6
     assert [num_right(group) for group in by_group(kept)] == [2, 1, 2, 1]
     assert lab.tokens == tokens_of(by_group(kept)) < tokens_of(verdicts)
     # the epoch's next problems first, then any
-    assert [group[0].rollout.uid for group in verdicts[4:6]] == [label.uid for label in labels[4:6]]
+    assert [group[0].rollout.uid for group in verdicts[4:6]] == [
+        label.uid for label in labels[4:6]
+    ]
     assert lab._spare == []
     batch = lab.mixed_batch(kept, lab.r3_with(None))
-    assert len(batch.groups) == 4 and all(any(batch.rows[i].advantage for i in group.rows) for group in batch.groups)
+    assert len(batch.groups) == 4 and all(
+        any(batch.rows[i].advantage for i in group.rows) for group in batch.groups
+    )
 
 
 def test_a_whole_run_stops_at_the_tokens_that_it_counts(model_dir, tmp_path, verdicts):
     run = FreeCollapsed(
-        config_of(tmp_path, "train.max_generated_tokens=300", "held_out.path=null"), model_dir=model_dir
+        config_of(tmp_path, "train.max_generated_tokens=300", "held_out.path=null"),
+        model_dir=model_dir,
     ).train()
     metrics = run.read_metrics()
     totals = [line["generated_tokens_total"] for line in metrics]
     assert totals[-1] >= 300 > max([0, *totals[:-1]])
-    assert all(line["r3/groups/mixed"] == 4 and line["r3/groups/collapsed_before"] == 0 for line in metrics)
+    assert all(
+        line["r3/groups/mixed"] == 4 and line["r3/groups/collapsed_before"] == 0
+        for line in metrics
+    )
     assert totals[-1] == sum(line["r3/tokens/mixed"] for line in metrics)
-    assert sum(line["r3/filter/dropped_groups"] for line in metrics) == len(verdicts) - 4 * len(metrics) > 0
+    assert (
+        sum(line["r3/filter/dropped_groups"] for line in metrics)
+        == len(verdicts) - 4 * len(metrics)
+        > 0
+    )
 
 
 def test_other_groups_stay_and_are_counted(model_dir, tmp_path, verdicts):
@@ -84,7 +107,11 @@ def test_other_groups_stay_and_are_counted(model_dir, tmp_path, verdicts):
     reflected = lab.ask([(labels[0], lab.plain_prompt(labels[0]), Context.REFLECTION)], n=4)
     lab.tokens += tokens_of([reflected])
     kept, _ = lab.complete(sampled + reflected, labels)
-    assert len(by_group(kept)) == 5 and kept[-4:] == reflected and lab.tokens == tokens_of(by_group(kept))
+    assert (
+        len(by_group(kept)) == 5
+        and kept[-4:] == reflected
+        and lab.tokens == tokens_of(by_group(kept))
+    )
 
 
 def test_with_known_successes_an_all_wrong_group_teaches(model_dir, tmp_path, verdicts):
@@ -92,7 +119,8 @@ def test_with_known_successes_an_all_wrong_group_teaches(model_dir, tmp_path, ve
     labels = load_problems(lab.config.data).labels
     lab._spare = labels[4:]
     sampled, _ = lab.sample_step(labels[:4], lab.r3_with(None))
-    lab.known = {labels[0].uid: sampled[4].rollout}  # of the two that are all wrong only the first
+    # of the two that are all wrong only the first
+    lab.known = {labels[0].uid: sampled[4].rollout}
     kept, dropped = lab.complete(sampled, labels)
     assert [num_right(group) for group in verdicts] == [0, 2, 0, 4, 1, 0, 2]
     assert [num_right(group) for group in by_group(kept)] == [0, 2, 1, 2] and dropped == 3
@@ -106,7 +134,9 @@ def test_a_model_that_never_gives_a_group_that_teaches(model_dir, tmp_path, monk
     lab._spare = []
     sampled, _ = lab.sample_step(labels[:4], lab.r3_with(None))
     assert not any(num_right([one]) for one in sampled)  # it is untrained
-    with pytest.raises(R3Error, match="3 draws of 4 problems gave no group that teaches anything"):
+    with pytest.raises(
+        R3Error, match="3 draws of 4 problems gave no group that teaches anything"
+    ):
         lab.complete(sampled, labels)
     assert lab.tokens == 0
 

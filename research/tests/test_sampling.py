@@ -13,7 +13,14 @@ EOS = 40
 def draw(model, *, n=6, seed=0, limit=20, temperature=0.7, **options):
     generator = torch.Generator().manual_seed(seed)
     return sample(
-        model, PROMPTS, n=n, max_new_tokens=limit, temperature=temperature, eos=EOS, generator=generator, **options
+        model,
+        PROMPTS,
+        n=n,
+        max_new_tokens=limit,
+        temperature=temperature,
+        eos=EOS,
+        generator=generator,
+        **options,
     )
 
 
@@ -27,9 +34,15 @@ def test_logprobs_and_entropies_are_those_of_a_forward_pass(model, max_rows):
         for place, one in enumerate(found):
             assert one.prompt == place // 6
             ids = torch.tensor([PROMPTS[one.prompt] + one.response_ids.tolist()])
-            logp = (model(ids).logits[0, len(PROMPTS[one.prompt]) - 1 : -1] / 0.7).log_softmax(-1).detach()
+            logp = (
+                (model(ids).logits[0, len(PROMPTS[one.prompt]) - 1 : -1] / 0.7)
+                .log_softmax(-1)
+                .detach()
+            )
             np.testing.assert_allclose(
-                one.logprobs, logp.gather(1, torch.tensor(one.response_ids).long()[:, None])[:, 0], atol=1e-4
+                one.logprobs,
+                logp.gather(1, torch.tensor(one.response_ids).long()[:, None])[:, 0],
+                atol=1e-4,
             )
             np.testing.assert_allclose(one.entropies, -(logp.exp() * logp).sum(-1), atol=1e-4)
             assert one.truncated == (one.response_ids[-1] != EOS)
@@ -47,12 +60,21 @@ def test_rows_that_have_said_the_same_are_one_row_of_the_model(model):
     finally:
         hook.remove()
     said = [(one.prompt, *one.response_ids.tolist()) for one in found]
-    assert seen == [3, *(len({one[: t + 1] for one in said}) for t in range(1, 5))] and 6 < seen[-1] < 75
+    assert (
+        seen == [3, *(len({one[: t + 1] for one in said}) for t in range(1, 5))]
+        and 6 < seen[-1] < 75
+    )
     for one in found:
         ids = torch.tensor([PROMPTS[one.prompt] + one.response_ids.tolist()])
-        logp = (model(ids).logits[0, len(PROMPTS[one.prompt]) - 1 : -1] / 0.1).log_softmax(-1).detach()
+        logp = (
+            (model(ids).logits[0, len(PROMPTS[one.prompt]) - 1 : -1] / 0.1)
+            .log_softmax(-1)
+            .detach()
+        )
         np.testing.assert_allclose(
-            one.logprobs, logp.gather(1, torch.tensor(one.response_ids).long()[:, None])[:, 0], atol=1e-3
+            one.logprobs,
+            logp.gather(1, torch.tensor(one.response_ids).long()[:, None])[:, 0],
+            atol=1e-3,
         )
 
 
@@ -75,11 +97,23 @@ def test_tokens_are_drawn_with_their_probability(model):
 
 
 def test_the_generator_decides(model):
-    texts = [[one.response_ids.tolist() for one in draw(model, seed=seed)] for seed in (0, 0, 1)]
+    texts = [
+        [one.response_ids.tolist() for one in draw(model, seed=seed)] for seed in (0, 0, 1)
+    ]
     assert texts[0] == texts[1] != texts[2]
 
 
-@pytest.mark.parametrize(("prompts", "n", "limit"), [([], 1, 1), ([[]], 1, 1), ([[1]], 0, 1), ([[1]], 1, 0)])
+@pytest.mark.parametrize(
+    ("prompts", "n", "limit"), [([], 1, 1), ([[]], 1, 1), ([[1]], 0, 1), ([[1]], 1, 0)]
+)
 def test_nothing_to_sample_is_refused(model, prompts, n, limit):
     with pytest.raises(ValueError, match="sampling needs"):
-        sample(model, prompts, n=n, max_new_tokens=limit, temperature=1.0, eos=EOS, generator=torch.Generator())
+        sample(
+            model,
+            prompts,
+            n=n,
+            max_new_tokens=limit,
+            temperature=1.0,
+            eos=EOS,
+            generator=torch.Generator(),
+        )

@@ -21,7 +21,8 @@ def model_dir():
 def lab_of(tmp_path, model_dir, *settings):
     settings = [f"data.reasoning_gym.{one}" for one in settings]
     return Lab(
-        load("lab_own_skills", ["algo=r3_earned", f"run_dir={tmp_path / 'run'}", *settings]), model_dir=model_dir
+        load("lab_own_skills", ["algo=r3_earned", f"run_dir={tmp_path / 'run'}", *settings]),
+        model_dir=model_dir,
     )
 
 
@@ -53,14 +54,25 @@ def test_solutions_are_stored_as_imported_and_too_unlikely_ones_set_aside(tmp_pa
         lab = lab_of(tmp_path, model_dir, "solved=0.05", f"style={style}")
         with HistoryStore.open(":memory:", limits=lab.config.history, seed=1) as history:
             metrics = successes.begin(lab, load_problems(lab.config.data).labels, history)
-            rows = [history.recall(label.uid, Verdict.CORRECT, k=1, step=1, max_policy_lag=9, contexts=(Context.IMPORTED,))
-                    for label in load_problems(lab.config.data).labels]  # fmt: skip
+            rows = [
+                history.recall(
+                    label.uid,
+                    Verdict.CORRECT,
+                    k=1,
+                    step=1,
+                    max_policy_lag=9,
+                    contexts=(Context.IMPORTED,),
+                )
+                for label in load_problems(lab.config.data).labels
+            ]
         assert sum(map(len, rows)) == kept and metrics["successes/set_aside"] == 13 - kept
 
 
 def test_warm_up_makes_the_solutions_likely_and_counts_its_tokens(tmp_path, model_dir):
     lab = lab_of(tmp_path, model_dir)
-    rollouts = successes.solutions(lab, load_problems(lab.config.data).labels, share=0.05, style="own")
+    rollouts = successes.solutions(
+        lab, load_problems(lab.config.data).labels, share=0.05, style="own"
+    )
     tokens = successes.train(lab, rollouts, learning_rate=3e-3)
     assert tokens == successes.EPOCHS * sum(one.num_tokens for one in rollouts)
     before, after = (

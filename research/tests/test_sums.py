@@ -36,10 +36,17 @@ def test_a_solution_is_right_exactly_when_nothing_slipped():
 
 def test_after_a_wrong_attempt_its_facts_slip_less_often():
     rng = random.Random(0)
-    terms = [1, *next(fact for fact, (rate, _) in sums.FACTS.items() if fact[0] == 1 and rate > 0.3)[1:]]
+    terms = [
+        1,
+        *next(fact for fact, (rate, _) in sums.FACTS.items() if fact[0] == 1 and rate > 0.3)[
+            1:
+        ],
+    ]
     fact = (1, terms[1])
     again = [bool(sums.work_out(terms, rng)[1]) for _ in range(4000)]
-    avoiding = [bool(sums.work_out(terms, rng, avoid=frozenset([fact]))[1]) for _ in range(4000)]
+    avoiding = [
+        bool(sums.work_out(terms, rng, avoid=frozenset([fact]))[1]) for _ in range(4000)
+    ]
     assert sum(avoiding) / sum(again) == pytest.approx(sums.REFLECTION_FACTOR, abs=0.05)
 
 

@@ -22,7 +22,9 @@ def rows_of(seed=0, count=9, behaviour=False):
                 prompt_ids=draw.integers(1, 60, draw.integers(1, 8)).astype(np.int32),
                 response_ids=response,
                 advantage=float(draw.normal()),
-                old_logprobs=draw.normal(-4, 0.5, len(response)).astype(np.float32) if behaviour else None,
+                old_logprobs=draw.normal(-4, 0.5, len(response)).astype(np.float32)
+                if behaviour
+                else None,
             )
         )
     return rows
@@ -36,9 +38,13 @@ def row_by_row(model, rows, *, low, high, temperature):
         logp = (model(ids).logits[0] / temperature).log_softmax(-1)
         for t, token in enumerate(row.response_ids):
             new = logp[len(row.prompt_ids) - 1 + t, int(token)]
-            old = new.detach() if row.old_logprobs is None else torch.tensor(row.old_logprobs[t])
+            old = (
+                new.detach() if row.old_logprobs is None else torch.tensor(row.old_logprobs[t])
+            )
             ratio = (new - old).exp()
-            gain = torch.min(ratio * row.advantage, ratio.clamp(1 - low, 1 + high) * row.advantage)
+            gain = torch.min(
+                ratio * row.advantage, ratio.clamp(1 - low, 1 + high) * row.advantage
+            )
             (-gain / tokens).backward(retain_graph=True)
 
 
@@ -47,14 +53,21 @@ def row_by_row(model, rows, *, low, high, temperature):
 def test_the_gradient_is_that_of_the_formula(model, behaviour, micro_batch_size):
     rows = rows_of(count=20, behaviour=behaviour)
     draw = np.random.default_rng(1)
-    for row in rows if behaviour else ():  # near the policy, so that ratios fall on both sides of both bounds
+    # near the policy, so that ratios fall on both sides of both bounds
+    for row in rows if behaviour else ():
         ids = torch.tensor([[*row.prompt_ids, *row.response_ids]]).long()
-        logp = (model(ids).logits[0, len(row.prompt_ids) - 1 : -1] / 0.8).log_softmax(-1).detach()
+        logp = (
+            (model(ids).logits[0, len(row.prompt_ids) - 1 : -1] / 0.8).log_softmax(-1).detach()
+        )
         own = logp.gather(1, torch.tensor(row.response_ids).long()[:, None])[:, 0].numpy()
         row.old_logprobs = (own + draw.normal(0, 0.4, len(own))).astype(np.float32)
     ours, theirs = copy.deepcopy(model), copy.deepcopy(model)
     accumulate_gradient(
-        ours, rows, temperature=0.8, settings=LossSettings(0.1, 0.4), micro_batch_size=micro_batch_size
+        ours,
+        rows,
+        temperature=0.8,
+        settings=LossSettings(0.1, 0.4),
+        micro_batch_size=micro_batch_size,
     )
     row_by_row(theirs, rows, low=0.1, high=0.4, temperature=0.8)
     for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
@@ -63,7 +76,9 @@ def test_the_gradient_is_that_of_the_formula(model, behaviour, micro_batch_size)
 
 def test_the_loss_on_the_current_policy_is_minus_the_mean_advantage_per_token(model):
     rows = rows_of(3)
-    gradient = accumulate_gradient(copy.deepcopy(model), rows, temperature=1.0, micro_batch_size=4)
+    gradient = accumulate_gradient(
+        copy.deepcopy(model), rows, temperature=1.0, micro_batch_size=4
+    )
     tokens = sum(len(row.response_ids) for row in rows)
     assert gradient.ratio_max == 0.0  # no row has stored log-probs
     assert gradient.loss == pytest.approx(
@@ -80,16 +95,25 @@ def test_a_step_clips_and_clears(model):
     assert step(policy, optimizer, max_grad_norm=1e-3) == pytest.approx(norm, rel=1e-4)
     assert all(parameter.grad is None for parameter in policy.parameters())
     # Adam's first step moves every weight that has a gradient by the learning rate
-    moved = torch.cat([(a - b).flatten() for a, b in zip(policy.parameters(), model.parameters(), strict=True)]).abs()
+    moved = torch.cat(
+        [
+            (a - b).flatten()
+            for a, b in zip(policy.parameters(), model.parameters(), strict=True)
+        ]
+    ).abs()
     assert moved.max().item() == pytest.approx(1e-3, rel=0.05)
 
 
 def test_the_logprobs_are_the_policys_row_by_row(model):
     rows = rows_of(5)  # sorted by length inside
-    gradient = accumulate_gradient(copy.deepcopy(model), rows, temperature=0.8, micro_batch_size=4)
+    gradient = accumulate_gradient(
+        copy.deepcopy(model), rows, temperature=0.8, micro_batch_size=4
+    )
     for row, found in zip(rows, gradient.logprobs, strict=True):
         ids = torch.tensor([[*row.prompt_ids, *row.response_ids]]).long()
-        logp = (model(ids).logits[0, len(row.prompt_ids) - 1 : -1] / 0.8).log_softmax(-1).detach()
+        logp = (
+            (model(ids).logits[0, len(row.prompt_ids) - 1 : -1] / 0.8).log_softmax(-1).detach()
+        )
         own = logp.gather(1, torch.tensor(row.response_ids).long()[:, None])[:, 0].numpy()
         np.testing.assert_allclose(found, own, rtol=1e-4, atol=1e-5)
 
@@ -115,8 +139,11 @@ def test_a_row_without_an_advantage_counts_its_tokens_and_is_not_run_through_the
     counted, whole = Counted(copy.deepcopy(model)), copy.deepcopy(model)
     settings = dict(temperature=1.0, micro_batch_size=4)
     gradient = accumulate_gradient(counted, rows, **settings)
-    row_by_row(whole, rows, low=0.2, high=0.2, temperature=1.0)  # the formula knows no such exception
-    assert counted.packs == 4 and [one is None for one in gradient.logprobs] == [True, False] * 4
+    # the formula knows no such exception
+    row_by_row(whole, rows, low=0.2, high=0.2, temperature=1.0)
+    assert (
+        counted.packs == 4 and [one is None for one in gradient.logprobs] == [True, False] * 4
+    )
     for mine, other in zip(counted.parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, other.grad, rtol=1e-3, atol=1e-6)
 
@@ -170,7 +197,9 @@ def test_each_loss_in_packs_is_that_of_rows_alone(model, name, by_token):
     rows[3].advantage, rows[5].recalled = 0.0, True
     rows.append(copy.copy(rows[0]))
     packed, whole = copy.deepcopy(model), copy.deepcopy(model)
-    found = accumulate_gradient(packed, rows, temperature=1.0, micro_batch_size=4, loss=loss, by_token=by_token)
+    found = accumulate_gradient(
+        packed, rows, temperature=1.0, micro_batch_size=4, loss=loss, by_token=by_token
+    )
     total, num_tokens = 0.0, sum(len(row.response_ids) for row in rows)
     for row in rows:
         ids = torch.tensor([[*row.prompt_ids, *row.response_ids]]).long()
@@ -178,10 +207,16 @@ def test_each_loss_in_packs_is_that_of_rows_alone(model, name, by_token):
         logp_1T = logp_1T.gather(1, torch.tensor(row.response_ids).long()[:, None]).T
         ones_1T = torch.ones_like(logp_1T)
         per_token, _ = loss.of(
-            logp_1T, torch.tensor(row.old_logprobs)[None], row.advantage * ones_1T, ones_1T,
-            settings=LossSettings(), recalled=torch.tensor([[row.recalled]]),
-        )  # fmt: skip
-        total = total + per_token.sum() / (num_tokens if by_token else len(row.response_ids) * len(rows))
+            logp_1T,
+            torch.tensor(row.old_logprobs)[None],
+            row.advantage * ones_1T,
+            ones_1T,
+            settings=LossSettings(),
+            recalled=torch.tensor([[row.recalled]]),
+        )
+        total = total + per_token.sum() / (
+            num_tokens if by_token else len(row.response_ids) * len(rows)
+        )
     total.backward()
     assert found.loss == pytest.approx(total.item(), rel=1e-4, abs=1e-6)
     for mine, other in zip(packed.parameters(), whole.parameters(), strict=True):

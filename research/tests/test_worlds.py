@@ -35,7 +35,10 @@ def cells_of(world, problem):
     """Of the first right solution."""
     policy = models.POLICIES[worlds.WORLDS[world].policy]
     if not policy.walk:
-        return [divmod(int(number), models.SIZE) for number in worlds._numbers("c", problem["problem"])]
+        return [
+            divmod(int(number), models.SIZE)
+            for number in worlds._numbers("c", problem["problem"])
+        ]
     rows = worlds._numbers("r", problem["answer"][0])
     return list(zip(rows, worlds._numbers("x", problem["problem"]), strict=False))
 
@@ -43,7 +46,11 @@ def cells_of(world, problem):
 @pytest.mark.parametrize("world", FEW)
 def test_a_verdict_is_right_exactly_where_every_step_is(few, world):
     """Solutions as the model is taught them, and as a better one would write them, against the steps themselves."""
-    policy, earned, rng = models.POLICIES[FEW[world].policy], worlds.is_earned(world), random.Random(1)
+    policy, earned, rng = (
+        models.POLICIES[FEW[world].policy],
+        worlds.is_earned(world),
+        random.Random(1),
+    )
     table = models.facts(policy)
     better = {cell: 0.6 for cell in table}
     right = Counter()
@@ -51,26 +58,38 @@ def test_a_verdict_is_right_exactly_where_every_step_is(few, world):
         cells = cells_of(world, problem)
         rows, columns = [row for row, _ in cells], [column for _, column in cells]
         for _ in range(8):
-            entries = models.draw_solution(rng, policy, table, rows[:1] if policy.walk else rows, columns, skill)
+            entries = models.draw_solution(
+                rng, policy, table, rows[:1] if policy.walk else rows, columns, skill
+            )
             text = models.solution(entries)
             correct = is_right(text, tuple(problem["answer"]))
             behind = rng.choice(["", "}}}", r"\boxed{r15r26", "c0921}r04r16"])
-            assert correct is earned(problem["problem"], text) is is_right(text + behind, tuple(problem["answer"]))
+            assert (
+                correct
+                is earned(problem["problem"], text)
+                is is_right(text + behind, tuple(problem["answer"]))
+            )
             assert correct is earned(problem["problem"], text + behind)
             right[bool(skill), correct] += 1
     assert right[True, True] > 20 and right[False, False] > 20
     assert not earned(problem["problem"], r"\boxed{r99}") and not earned(problem["problem"], "")
 
 
-@pytest.mark.parametrize(("world", "times"), [("own_skills", 1), ("shared_skills", 4), ("walk", 1)])
+@pytest.mark.parametrize(
+    ("world", "times"), [("own_skills", 1), ("shared_skills", 4), ("walk", 1)]
+)
 def test_a_hard_cell_is_in_as_many_problems_as_the_record_says(few, world, times):
     """And held-out problems ask for the same ones; no problem comes twice, another seed is another world."""
     table = models.facts(models.POLICIES[FEW[world].policy])
     hard = {}
     for part in worlds.PARTS:
         rows = rows_of(world, part=part)
-        hard[part] = Counter(c for row in rows for c in cells_of(world, row) if table[c].kind == models.HARD)
-    assert set(hard["train"].values()) == {times} and set(hard["held_out"]) <= set(hard["train"])
+        hard[part] = Counter(
+            c for row in rows for c in cells_of(world, row) if table[c].kind == models.HARD
+        )
+    assert set(hard["train"].values()) == {times} and set(hard["held_out"]) <= set(
+        hard["train"]
+    )
     texts = [row["problem"] for part in worlds.PARTS for row in rows_of(world, part=part)]
     assert len(set(texts)) == len(texts) == 48
     assert not {row["problem"] for row in rows_of(world, seed=2)} & set(texts[:32])
@@ -80,13 +99,20 @@ def test_a_problem_can_be_answered_within_the_limit(few):
     tokenizer = models.train_tokenizer()
     for world in FEW:
         answers = [answer for row in rows_of(world) for answer in row["answer"]]
-        longest = max(len(tokenizer(rf"\boxed{{{answer}}}")["input_ids"]) + 1 for answer in answers)
+        longest = max(
+            len(tokenizer(rf"\boxed{{{answer}}}")["input_ids"]) + 1 for answer in answers
+        )
         assert longest <= load("lab_own_skills", []).rollout.max_new_tokens
 
 
-@pytest.mark.parametrize(("change", "says"), [
-    ({"world": "own_skils"}, "did you mean own_skills"), ({"part": "test"}, "use train or held_out"), ({"seed": "a"}, "whole number"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"world": "own_skils"}, "did you mean own_skills"),
+        ({"part": "test"}, "use train or held_out"),
+        ({"seed": "a"}, "whole number"),
+    ],
+)
 def test_a_world_that_does_not_exist_is_refused(change, says):
     with pytest.raises(ConfigError, match=says):
         rows_of(**{"world": "own_skills"} | change)
@@ -96,7 +122,10 @@ def test_the_experiment_draws_the_world_of_its_seed(few):
     found = []
     for seed in (1, 2):
         config = load("lab_own_skills", ["algo=grpo", f"train.seed={seed}"])
-        found += [load_problems(config.data).labels, load_problems(held_out_data(config)).labels]
+        found += [
+            load_problems(config.data).labels,
+            load_problems(held_out_data(config)).labels,
+        ]
     assert list(map(len, found)) == [32, 16, 32, 16]
     assert not {one.uid for one in found[0]} & {one.uid for one in found[2]}
 
@@ -115,15 +144,26 @@ def test_what_a_model_learns_is_earned(world, monkeypatch, tmp_path):
         monkeypatch.setattr(module, "SIZE", 8)
     monkeypatch.setattr(models, "BATCH_SIZE", 48)
     name = worlds.WORLDS[world].policy
-    small = dataclasses.replace(models.POLICIES[name], hidden_size=64, num_layers=1, num_steps=250)
+    small = dataclasses.replace(
+        models.POLICIES[name], hidden_size=64, num_layers=1, num_steps=250
+    )
     monkeypatch.setitem(models.POLICIES, name, small)
-    monkeypatch.setitem(worlds.WORLDS, world, dataclasses.replace(FEW[world], train=16, held_out=8))
+    monkeypatch.setitem(
+        worlds.WORLDS, world, dataclasses.replace(FEW[world], train=16, held_out=8)
+    )
     (tmp_path / "model").mkdir()
     models.build(tmp_path / "model", name)
-    keys = [f"data.reasoning_gym.world={world}", f"run_dir={tmp_path / 'run'}", "held_out.path=null"]
+    keys = [
+        f"data.reasoning_gym.world={world}",
+        f"run_dir={tmp_path / 'run'}",
+        "held_out.path=null",
+    ]
     keys += ["rollout.batch_size=16", "train.max_steps=8", "train.learning_rate=3e-3"]
     config = load("lab_own_skills", ["algo=grpo", *keys])
-    labels, lab = load_problems(config.data).labels, Lab(config, model_dir=str(tmp_path / "model"))
+    labels, lab = (
+        load_problems(config.data).labels,
+        Lab(config, model_dir=str(tmp_path / "model")),
+    )
     before = right_and_earned(lab, labels, world, n=32)
     lab.train()
     after = right_and_earned(lab, labels, world, n=32)
@@ -134,8 +174,14 @@ def test_what_a_model_learns_is_earned(world, monkeypatch, tmp_path):
 @pytest.mark.parametrize("world", worlds.WORLDS)
 def test_verdicts_are_earned_before_and_after_training(world, tmp_path):
     model = f"research.facts:{worlds.WORLDS[world].policy}"
-    keys = [f"data.reasoning_gym.world={world}", f"model.path={model}", f"run_dir={tmp_path / 'run'}"]
-    config = load("lab_own_skills", ["algo=grpo", *keys, "train.max_steps=24", "held_out.path=null"])
+    keys = [
+        f"data.reasoning_gym.world={world}",
+        f"model.path={model}",
+        f"run_dir={tmp_path / 'run'}",
+    ]
+    config = load(
+        "lab_own_skills", ["algo=grpo", *keys, "train.max_steps=24", "held_out.path=null"]
+    )
     labels, lab = load_problems(config.data).labels, Lab(config)
     for _ in range(2):
         right, earned = right_and_earned(lab, labels, world, n=16)

@@ -21,7 +21,10 @@ def evaluation_of(step: int, accuracy: float | None, **changes: Any) -> dict[str
 def metrics_of(step: int, **changes: Any) -> dict[str, Any]:
     """Ten groups: one all correct, four none correct, five mixed; replay repairs two of the five collapsed. Of 100 tokens
     50 are in mixed groups, 8 and 30 in the collapsed ones, 10 behind reflection prompts, and 2 were not graded."""
-    tokens = {"generated_tokens": TOKENS_PER_STEP, "generated_tokens_total": TOKENS_PER_STEP * step}
+    tokens = {
+        "generated_tokens": TOKENS_PER_STEP,
+        "generated_tokens_total": TOKENS_PER_STEP * step,
+    }
     levels = {"fresh/entropy": 1.0 / step, "fresh/response_length": 10.0 + step}
     return WRITTEN["metrics"] | {"step": step, **tokens, **levels} | changes
 
@@ -46,16 +49,29 @@ def write_run(
     every_steps: int = 2,
     evaluations: Sequence[dict[str, Any]] | None = None,
     metrics: Sequence[dict[str, Any]] | None = None,
-    problems: str | None = '{"input": "1 + 1", "label": "{}"}\n{"input": "2 + 2", "label": "{}"}\n',
+    problems: str
+    | None = '{"input": "1 + 1", "label": "{}"}\n{"input": "2 + 2", "label": "{}"}\n',
     finished: bool = True,
 ) -> Path:
     """A run evaluated before its first step and every `every_steps` steps, TOKENS_PER_STEP tokens a step."""
-    off = [] if arm.startswith("r3") else [f"{name}.enabled=false" for name in ("replay", "reflection", "ranking")]
+    off = (
+        []
+        if arm.startswith("r3")
+        else [f"{name}.enabled=false" for name in ("replay", "reflection", "ranking")]
+    )
     algo = "r3" if arm.startswith("r3") else arm
     named = [] if arm == algo else [f"arm={arm}"]
-    settings = [f"algo={algo}", f"train.seed={seed}", "held_out.path=held_out.jsonl", *named, *off]
+    settings = [
+        f"algo={algo}",
+        f"train.seed={seed}",
+        "held_out.path=held_out.jsonl",
+        *named,
+        *off,
+    ]
     if evaluations is None:
-        evaluations = [evaluation_of(every_steps * i, accuracy) for i, accuracy in enumerate(accuracies)]
+        evaluations = [
+            evaluation_of(every_steps * i, accuracy) for i, accuracy in enumerate(accuracies)
+        ]
     if metrics is None:
         last = max((line["step"] for line in evaluations), default=2)
         metrics = [metrics_of(step) for step in range(1, last + 1)]

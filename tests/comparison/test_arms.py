@@ -28,13 +28,24 @@ def runs(tmp_path_factory):
     All runs reached 300. Behind that r3's second run logs values that must not count there.
     """
     lab = tmp_path_factory.mktemp("lab")
-    wild = {"r3/groups/none_correct": 1000.0, "r3/groups/collapsed_before": 1000.0, "fresh/entropy": 1000.0}
+    wild = {
+        "r3/groups/none_correct": 1000.0,
+        "r3/groups/collapsed_before": 1000.0,
+        "fresh/entropy": 1000.0,
+    }
     metrics = [metrics_of(step, **(wild if step > 3 else {})) for step in range(1, 7)]
     paths = [
         write_run(lab / "grpo_1", seed=1, accuracies=(0.1, 0.2, 0.4)),
         write_run(lab / "grpo_2", seed=2, accuracies=(0.1, 0.3, 0.5)),
         write_run(lab / "r3_1", arm="r3", seed=1, accuracies=(0.1, 0.4), every_steps=3),
-        write_run(lab / "r3_2", arm="r3", seed=2, accuracies=(0.2, 0.5, 0.5), every_steps=3, metrics=metrics),
+        write_run(
+            lab / "r3_2",
+            arm="r3",
+            seed=2,
+            accuracies=(0.2, 0.5, 0.5),
+            every_steps=3,
+            metrics=metrics,
+        ),
     ]
     return [read_run(path) for path in paths]
 
@@ -68,7 +79,9 @@ def test_the_area_under_the_curve_ends_at_the_equal_tokens(runs):
     """grpo 1: 200 * 0.15 + 100 * 0.25 = 55; grpo 2: 200 * 0.2 + 100 * 0.35 = 75. r3: means of straight lines."""
     comparison = compare(runs)
     assert estimate_of(comparison, "grpo", "mean_accuracy").mean == approx((55 + 75) / 2 / 300)
-    assert [run.values["mean_accuracy"] for run in comparison.arms[1].runs] == approx([0.25, 0.35])
+    assert [run.values["mean_accuracy"] for run in comparison.arms[1].runs] == approx(
+        [0.25, 0.35]
+    )
 
 
 def test_groups_and_tokens_are_counted_up_to_the_equal_tokens(runs):
@@ -84,7 +97,13 @@ def test_groups_and_tokens_are_counted_up_to_the_equal_tokens(runs):
 
 def test_groups_that_dynamic_sampling_dropped_were_sampled(tmp_path):
     """Eight mixed groups are trained on; for them twelve collapsed ones were dropped: 8 of 20 are effective."""
-    kept = {"all_correct": 0.0, "none_correct": 0.0, "mixed": 8.0, "collapsed_before": 0.0, "collapsed_after": 0.0}
+    kept = {
+        "all_correct": 0.0,
+        "none_correct": 0.0,
+        "mixed": 8.0,
+        "collapsed_before": 0.0,
+        "collapsed_after": 0.0,
+    }
     groups = {f"r3/groups/{key}": value for key, value in kept.items()}
     more = {"r3/filter/dropped_groups": 12.0, "warm_start_tokens_total": 7.0}
     metrics = [metrics_of(step, **groups, **more) for step in (1, 2, 3, 4)]
@@ -93,11 +112,15 @@ def test_groups_that_dynamic_sampling_dropped_were_sampled(tmp_path):
         assert estimate_of(comparison, "dapo", quantity).mean == approx(0.4)
     assert estimate_of(comparison, "dapo", "dropped_per_step").mean == approx(12)
     assert estimate_of(comparison, "dapo", "warm_start_tokens").mean == 7
-    assert not any("for successes" in row[0] for row in table_rows(comparison))  # no run collected any
+    # no run collected any
+    assert not any("for successes" in row[0] for row in table_rows(comparison))
 
 
 def test_a_run_that_does_not_count_its_tokens_says_nothing_of_them(tmp_path, runs):
-    old = [{key: v for key, v in metrics_of(s).items() if "tokens/" not in key} for s in range(1, 5)]
+    old = [
+        {key: v for key, v in metrics_of(s).items() if "tokens/" not in key}
+        for s in range(1, 5)
+    ]
     for line in old[:2]:
         del line["trained_tokens"]
     dapo = read_run(write_run(tmp_path / "dapo", arm="dapo", metrics=old))
@@ -112,7 +135,8 @@ def test_the_mean_curve_is_asked_for_half_and_all_of_the_references_gain(runs):
     run ends; grpo's whole runs have 400 tokens. grpo's own mean is 0.25 at 200 and 0.45 at 400."""
     comparison = compare(runs)
     assert comparison.target_accuracy == approx(0.45) and not comparison.target_is_given
-    assert compare(runs[:3]).target_accuracy == approx(0.45)  # whatever the other arms' final accuracies
+    # whatever the other arms' final accuracies
+    assert compare(runs[:3]).target_accuracy == approx(0.45)
     assert comparison.levels == approx([0.275, 0.3625, 0.45])
     grpo, r3 = comparison.arms
     assert [found.tokens for found in r3.crossings] == approx([125, 212.5, 300])
@@ -120,20 +144,35 @@ def test_the_mean_curve_is_asked_for_half_and_all_of_the_references_gain(runs):
     assert [found.ratio for found in grpo.crossings] == approx([225 / 400, 312.5 / 400, 1.0])
     assert r3.crossings[2].limit == approx(0.75)
     given = compare(runs, target=0.4)
-    assert given.target_is_given and all(arm.crossings[0].ratio is None for arm in compare(runs, target=0.9).arms)
-    assert given.levels == [0.4] and [found.ratio for found in given.arms[1].crossings] == approx([250 / 400])
+    assert given.target_is_given and all(
+        arm.crossings[0].ratio is None for arm in compare(runs, target=0.9).arms
+    )
+    assert given.levels == [0.4] and [
+        found.ratio for found in given.arms[1].crossings
+    ] == approx([250 / 400])
 
 
 def test_what_an_arm_does_not_log_is_missing_and_not_zero(tmp_path, runs):
     """No step of dapo knows its entropy, and its first step does not know its groups."""
-    bare = [{"step": 1, "generated_tokens_total": 100}, {**metrics_of(2), "fresh/entropy": None}]
+    bare = [
+        {"step": 1, "generated_tokens_total": 100},
+        {**metrics_of(2), "fresh/entropy": None},
+    ]
     evaluations = [evaluation_of(0, 0.1), evaluation_of(3, 0.2)]
-    dapo = read_run(write_run(tmp_path / "dapo", arm="dapo", metrics=bare, evaluations=evaluations))
+    dapo = read_run(
+        write_run(tmp_path / "dapo", arm="dapo", metrics=bare, evaluations=evaluations)
+    )
     comparison = compare([*runs, dapo])
     assert estimate_of(comparison, "dapo", "entropy") is None
     assert comparison.arms[1].differences["entropy"] is None
-    assert estimate_of(comparison, "dapo", "effective_before") == SeedEstimate(0.5, None, None, 1)
-    (row,) = [line for line in comparison_table(comparison).splitlines() if line.startswith("| entropy")]
+    assert estimate_of(comparison, "dapo", "effective_before") == SeedEstimate(
+        0.5, None, None, 1
+    )
+    (row,) = [
+        line
+        for line in comparison_table(comparison).splitlines()
+        if line.startswith("| entropy")
+    ]
     assert row.split("|")[3].strip() == "–"
 
 
@@ -141,7 +180,9 @@ def test_the_reference(tmp_path, runs):
     assert compare(runs, reference="r3").arms[0].name == "r3"
     only_r3 = [run for run in runs if run.arm == "r3"]
     assert compare(only_r3).reference == "r3"
-    with pytest.raises(R3Error, match=r"no run has the reference arm 'zzz' \(--reference\); known: grpo, r3"):
+    with pytest.raises(
+        R3Error, match=r"no run has the reference arm 'zzz' \(--reference\); known: grpo, r3"
+    ):
         compare(runs, reference="zzz")
     dapo = read_run(write_run(tmp_path / "dapo", arm="dapo"))
     sentence = r"no run has the reference arm 'grpo' \(--reference\); did you mean dapo\?"
@@ -152,14 +193,23 @@ def test_the_reference(tmp_path, runs):
 def test_curves_without_a_stretch_in_common_are_refused(tmp_path, runs):
     late = [evaluation_of(3, 0.3), evaluation_of(6, 0.4)]
     dapo = read_run(write_run(tmp_path / "dapo", arm="dapo", evaluations=late))
-    with pytest.raises(R3Error, match="r3_1 end at 300 tokens and those of .*dapo begin at 300"):
+    with pytest.raises(
+        R3Error, match="r3_1 end at 300 tokens and those of .*dapo begin at 300"
+    ):
         compare([*runs, dapo])
 
 
 def test_what_a_reader_must_know(tmp_path, runs):
     assert not any("same seeds" in note or "Unfinished" in note for note in compare(runs).notes)
     evaluations = [evaluation_of(0, 0.1, num_ungraded=3), evaluation_of(4, 0.3, num_ungraded=2)]
-    path = write_run(tmp_path / "odd", arm="dapo", seed=9, evaluations=evaluations, problems=None, finished=False)
+    path = write_run(
+        tmp_path / "odd",
+        arm="dapo",
+        seed=9,
+        evaluations=evaluations,
+        problems=None,
+        finished=False,
+    )
     (path / "code_state.txt").write_text("other code")
     (path / "model_commit.txt").write_text("abc\n")
     (path / "data" / "problems.commits.json").write_text('{"org/set": "def"}')
@@ -185,13 +235,23 @@ def test_the_order_of_the_runs_does_not_matter(runs):
 
 def test_the_table(runs):
     """The cells that were worked by hand above, as they are printed."""
-    lines = (line.split("|") for line in comparison_table(compare(runs)).splitlines() if line.startswith("|"))
+    lines = (
+        line.split("|")
+        for line in comparison_table(compare(runs)).splitlines()
+        if line.startswith("|")
+    )
     rows = {cells[1].strip(): [cell.strip() for cell in cells[2:-1]] for cells in lines}
     assert rows[""] == ["grpo (reference)", "r3"]
     assert rows["seeds"] == ["2: 1, 2", "2: 1, 2"]
-    assert rows["held-out accuracy at 300 generated tokens"] == ["0.350 (0.300, 0.400)", "0.450 (0.400, 0.500)"]
+    assert rows["held-out accuracy at 300 generated tokens"] == [
+        "0.350 (0.300, 0.400)",
+        "0.450 (0.400, 0.500)",
+    ]
     final = "tokens at which the mean curve has 0.450 (grpo's final accuracy), over grpo's whole runs"
     assert rows[final] == ["1.00", "0.75"]
     assert rows["generated tokens in mixed groups"] == ["50.0% (50.0%, 50.0%)"] * 2
     assert rows["– in reflection groups"] == ["10.0% (10.0%, 10.0%)"] * 2
-    assert rows["effective groups (not collapsed) of all sampled, after replay"] == ["70.0% (70.0%, 70.0%)"] * 2
+    assert (
+        rows["effective groups (not collapsed) of all sampled, after replay"]
+        == ["70.0% (70.0%, 70.0%)"] * 2
+    )

@@ -23,8 +23,13 @@ call = command("compare")
 def write_evaluation(path, verdicts, *, benchmark="math500", answers="same", grader="built-in"):
     """An evaluation of the model `path.name`; verdicts: of problem 0, 1, ..., a letter a response."""
     n = len(verdicts[0])
-    problems = [problem(str(uid), *(response([1], verdict=KINDS[k]) for k in kinds)) for uid, kinds in enumerate(verdicts)]  # fmt: skip
-    summary = summarise_benchmark(problems, BenchmarkConfig(n_samples=n, seed=0)) | {"answers_sha256": answers}
+    problems = [
+        problem(str(uid), *(response([1], verdict=KINDS[k]) for k in kinds))
+        for uid, kinds in enumerate(verdicts)
+    ]
+    summary = summarise_benchmark(problems, BenchmarkConfig(n_samples=n, seed=0)) | {
+        "answers_sha256": answers
+    }
     settings = {"n_samples": n, "temperature": 0.6, "max_new_tokens": 8, "weights": path.name}
     results = {
         "model": {"name": path.name},
@@ -33,17 +38,28 @@ def write_evaluation(path, verdicts, *, benchmark="math500", answers="same", gra
         "benchmarks": {benchmark: summary},
     }
     path.mkdir(exist_ok=True)
-    for name, value in (("results.json", results), ("settings.json", settings), ("samples.jsonl", {})):
+    for name, value in (
+        ("results.json", results),
+        ("settings.json", settings),
+        ("samples.jsonl", {}),
+    ):
         (path / name).write_text(json.dumps(value))
     return path
 
 
 @given(VERDICTS, VERDICTS)
 @settings(max_examples=25, deadline=None)
-def test_a_difference_is_over_the_problems_that_both_have_a_grade_for(tmp_path_factory, first, second):
+def test_a_difference_is_over_the_problems_that_both_have_a_grade_for(
+    tmp_path_factory, first, second
+):
     folder = tmp_path_factory.mktemp("lab")
-    paths = [write_evaluation(folder / name, verdicts) for name, verdicts in (("a", first), ("b", second))]
-    both = [(a.replace("-", ""), b.replace("-", "")) for a, b in zip(first, second, strict=True)]
+    paths = [
+        write_evaluation(folder / name, verdicts)
+        for name, verdicts in (("a", first), ("b", second))
+    ]
+    both = [
+        (a.replace("-", ""), b.replace("-", "")) for a, b in zip(first, second, strict=True)
+    ]
     slow = [b.count("c") / len(b) - a.count("c") / len(a) for a, b in both if a and b]
     found = compare_evaluations(paths).differences["math500"]["b"]
     back = compare_evaluations(paths, reference="b").differences["math500"]["a"]
@@ -52,24 +68,53 @@ def test_a_difference_is_over_the_problems_that_both_have_a_grade_for(tmp_path_f
 
 
 def test_the_table_and_what_is_refused_or_said(tmp_path):
-    base, r3 = write_evaluation(tmp_path / "base", BASE), write_evaluation(tmp_path / "r3", BETTER)
+    base, r3 = (
+        write_evaluation(tmp_path / "base", BASE),
+        write_evaluation(tmp_path / "r3", BETTER),
+    )
     done = call(base, r3)
-    assert (done.exit_code, done.stderr) == (0, "") and "weights" not in done.stdout and "* " not in done.stdout
+    assert (
+        (done.exit_code, done.stderr) == (0, "")
+        and "weights" not in done.stdout
+        and "* " not in done.stdout
+    )
     assert "| math500: Pass@1 | 0.333 [0.000, 0.667] | 0.750 [" in done.stdout
-    assert "| – less base's, paired by problem | – | +0.333 [+0.333, +0.333], 3 pairs |" in done.stdout
+    assert (
+        "| – less base's, paired by problem | – | +0.333 [+0.333, +0.333], 3 pairs |"
+        in done.stdout
+    )
     found = json.loads(call(tmp_path, "--reference", "r3", "--json").stdout)
-    assert (found["reference"], found["differences"]["math500"]["base"]["mean"]) == ("r3", approx(-1 / 3))
+    assert (found["reference"], found["differences"]["math500"]["base"]["mean"]) == (
+        "r3",
+        approx(-1 / 3),
+    )
     more = write_evaluation(tmp_path / "more", [f"{one}c" for one in BASE], grader="own:f")
     text = call(base, more).stdout
-    assert "* n_samples is 3 in base, 4 in more." in text and "* grader is built-in in base, own:f in more." in text
+    assert (
+        "* n_samples is 3 in base, 4 in more." in text
+        and "* grader is built-in in base, own:f in more." in text
+    )
     mistakes = {
-        (base, write_evaluation(tmp_path / "part", BASE[:3])): "on math500: 1 problems are of one of them alone",
-        (base, write_evaluation(tmp_path / "key", BASE, answers="other")): "their references or graders (data.task) differ",
-        (base, write_evaluation(tmp_path / "aime", BASE, benchmark="aime24")): "have no benchmark in common",
+        (
+            base,
+            write_evaluation(tmp_path / "part", BASE[:3]),
+        ): "on math500: 1 problems are of one of them alone",
+        (
+            base,
+            write_evaluation(tmp_path / "key", BASE, answers="other"),
+        ): "their references or graders (data.task) differ",
+        (
+            base,
+            write_evaluation(tmp_path / "aime", BASE, benchmark="aime24"),
+        ): "have no benchmark in common",
         (base,): "base is one evaluation; name another one",
         (base, r3, "--reference", "bas"): "did you mean base?",
         (base, r3, "--target", "0.5"): "--target is 0.5, but evaluations have no curves",
-    }  # fmt: skip
+    }
     for arguments, sentence in mistakes.items():
         done = call(*arguments)
-        assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1) and sentence in done.stderr
+        assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (
+            1,
+            "",
+            1,
+        ) and sentence in done.stderr

@@ -29,14 +29,19 @@ def test_metrics_rollouts_and_problems_are_those_of_the_files(path):
     assert list(run.metrics.index) == [line["step"] for line in lines]
     assert list(run.metrics["accuracy"]) == [line["accuracy"] for line in lines]
     rollouts = run.rollouts(step=3)
-    assert set(rollouts.step) == {3} and len(rollouts) == len(list(run.directory.read_rollouts(step=3)))
+    assert set(rollouts.step) == {3} and len(rollouts) == len(
+        list(run.directory.read_rollouts(step=3))
+    )
     row = rollouts.iloc[0]
     assert run.problems.loc[row.uid].problem == row.problem and row.problem in row.prompt
     own = run.rollouts(uid=row.uid)
     assert set(own.uid) == {row.uid} and len(set(own.step)) > 1
     assert repr(run) == f"Run('{path}')"
     # numbers are numbers, what matters comes first, and the effect has a row per step
-    assert list(run.metrics.columns[:2]) == ["fresh/reward", "fresh/accuracy"] and rollouts.entropy_peak.dtype == float
+    assert (
+        list(run.metrics.columns[:2]) == ["fresh/reward", "fresh/accuracy"]
+        and rollouts.entropy_peak.dtype == float
+    )
     assert list(run.effects.collapsed) == list(run.metrics["r3/groups/collapsed_before"])
 
 
@@ -77,5 +82,11 @@ def test_the_comparison_is_that_of_r3_compare(tmp_path):
     (_, r3) = arms.compare([read_run(path) for path in paths]).arms
     less = r3.differences["final_accuracy"]
     row = table.loc["r3"]
-    assert (row.final_accuracy_less_reference, row.final_accuracy_less_reference_low) == (less.mean, less.low)
-    assert less.mean == pytest.approx(0.25) and table.loc["grpo"].isna()["final_accuracy_less_reference"]
+    assert (row.final_accuracy_less_reference, row.final_accuracy_less_reference_low) == (
+        less.mean,
+        less.low,
+    )
+    assert (
+        less.mean == pytest.approx(0.25)
+        and table.loc["grpo"].isna()["final_accuracy_less_reference"]
+    )

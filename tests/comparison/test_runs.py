@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from r3_openrlhf.comparison.runs import check_comparable, find_runs, read_run, settings_that_differ
+from r3_openrlhf.comparison.runs import (
+    check_comparable,
+    find_runs,
+    read_run,
+    settings_that_differ,
+)
 from r3_openrlhf.method.errors import R3Error
 from tests.comparison.synthetic import evaluation_of, metrics_of, write_run
 
@@ -21,7 +26,9 @@ def lab(tmp_path_factory):
     write_run(lab / "more" / "grpo_2", seed=2)
     (lab / "model").mkdir()
     (lab / "grpo_1" / "checkpoints" / "copy").mkdir(parents=True)
-    (lab / "grpo_1" / "checkpoints" / "copy" / "config.yaml").write_text("what lies inside a run is no run")
+    (lab / "grpo_1" / "checkpoints" / "copy" / "config.yaml").write_text(
+        "what lies inside a run is no run"
+    )
     return lab
 
 
@@ -35,7 +42,9 @@ def test_runs_are_found_by_name_and_in_directories_and_never_twice(lab):
 def test_a_path_that_is_not_there_and_paths_without_any_run(lab):
     with pytest.raises(R3Error, match="nowhere does not exist; name run directories"):
         find_runs([lab, lab / "nowhere"])
-    with pytest.raises(R3Error, match="there is no run in .*model; a run directory has a config.yaml"):
+    with pytest.raises(
+        R3Error, match="there is no run in .*model; a run directory has a config.yaml"
+    ):
         find_runs([lab / "model"])
 
 
@@ -65,7 +74,10 @@ def test_problems_that_are_drawn_with_the_seed_of_the_run(tmp_path):
     """Each seed has problems of its own, the arms of one seed the same ones."""
 
     def run(arm, seed, problems):
-        seen = [evaluation_of(0, 0.1, problems_sha256=problems), evaluation_of(2, 0.2, problems_sha256=problems)]
+        seen = [
+            evaluation_of(0, 0.1, problems_sha256=problems),
+            evaluation_of(2, 0.2, problems_sha256=problems),
+        ]
         drawn = f"data.reasoning_gym.seed={seed}"
         path, kinds = tmp_path / f"{arm}{seed}{problems}", {"arm": arm, "seed": seed}
         return read_run(write_run(path, drawn, evaluations=seen, problems=problems, **kinds))
@@ -75,8 +87,11 @@ def test_problems_that_are_drawn_with_the_seed_of_the_run(tmp_path):
     sentence = "problems_sha256 in evaluations.jsonl is of 2 in the first and others in the se"
     with pytest.raises(R3Error, match=sentence):
         check_comparable([*runs[:3], run("r3", 2, "others")])
-    with pytest.raises(R3Error, match="data.reasoning_gym is"):  # seed 3 has the problems of another
-        check_comparable([*runs, run("grpo", 4, "of 4"), dataclasses.replace(run("r3", 4, "of 5"), seed=5)])
+    # seed 3 has the problems of another
+    with pytest.raises(R3Error, match="data.reasoning_gym is"):
+        check_comparable(
+            [*runs, run("grpo", 4, "of 4"), dataclasses.replace(run("r3", 4, "of 5"), seed=5)]
+        )
 
 
 # ── a run that is not taken ──
@@ -120,14 +135,21 @@ def test_runs_that_cannot_be_compared(tmp_path, grpo, reason):
             check_comparable(order)
         messages.add(str(error.value))
     (message,) = messages
-    assert sentence in message and str(grpo.path) in message and str(other.path) in message and "\n" not in message
+    assert (
+        sentence in message
+        and str(grpo.path) in message
+        and str(other.path) in message
+        and "\n" not in message
+    )
 
 
 def test_runs_that_can_be_compared(tmp_path, grpo):
     """Another arm may differ in everything else, another seed in the seed, its directory and how the arm got its name;
     a run without the file of its problems is told from others by its settings."""
     others = [
-        write_run(tmp_path / "r3_1", "train.learning_rate=0.1", "rollout.batch_size=4", arm="r3"),
+        write_run(
+            tmp_path / "r3_1", "train.learning_rate=0.1", "rollout.batch_size=4", arm="r3"
+        ),
         write_run(tmp_path / "grpo_2", "arm=grpo", seed=2, problems=None),
     ]
     check_comparable([grpo, *map(read_run, others)])

@@ -12,7 +12,10 @@ from markdown_it.token import Token
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
 SITE_PAGES = sorted(DOCS.glob("*.md"))
-PAGES = [*(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "AGENTS.md")), *SITE_PAGES]
+PAGES = [
+    *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "AGENTS.md")),
+    *SITE_PAGES,
+]
 PARSER = MarkdownIt("commonmark").enable("table")
 
 SHELL, PYTHON = "bash", "python"
@@ -50,17 +53,26 @@ def blocks_of(page: Path, *, root: Path = REPOSITORY) -> list[Block]:
 def _within(page: Path) -> list[tuple[int, Token]]:
     """(line, token) of everything within the lines of text."""
     tokens = PARSER.parse(page.read_text(encoding="utf-8"))
-    return [(token.map[0] + 1, child) for token in tokens if token.type == "inline" for child in token.children]
+    return [
+        (token.map[0] + 1, child)
+        for token in tokens
+        if token.type == "inline"
+        for child in token.children
+    ]
 
 
 def inline_code(page: Path) -> list[tuple[int, str]]:
     """(line, text) of each piece of inline code."""
-    return [(line, child.content) for line, child in _within(page) if child.type == "code_inline"]
+    return [
+        (line, child.content) for line, child in _within(page) if child.type == "code_inline"
+    ]
 
 
 def links_of(page: Path) -> list[str]:
     """The targets of all links and pictures."""
-    targets = [child.attrs for _, child in _within(page) if child.type in ("link_open", "image")]
+    targets = [
+        child.attrs for _, child in _within(page) if child.type in ("link_open", "image")
+    ]
     return [str(attrs.get("href") or attrs.get("src")) for attrs in targets]
 
 

@@ -26,12 +26,34 @@ from research import load
 from research.__main__ import main as research
 from research.study import ABLATIONS, CONTROLS, settings_of
 from tests.comparison.synthetic import metrics_of, write_run
-from tests.docs.pages import DATA, PAGES, PYTHON, REPOSITORY, SHELL, Block, blocks_of, environment
+from tests.docs.pages import (
+    DATA,
+    PAGES,
+    PYTHON,
+    REPOSITORY,
+    SHELL,
+    Block,
+    blocks_of,
+    environment,
+)
 from tests.method.history.samples import make_rollout
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 UID = "1f6d0c3f5a0be2b4"  # the problem that the documents look at
-PROGRAMS = ("r3", "make", "python", "python3.11", "pip", "pytest", "git", "sbatch", "ruff", "curl", "cp", "rm")
+PROGRAMS = (
+    "r3",
+    "make",
+    "python",
+    "python3.11",
+    "pip",
+    "pytest",
+    "git",
+    "sbatch",
+    "ruff",
+    "curl",
+    "cp",
+    "rm",
+)
 SETTING = re.compile(r"[a-z_]+(?:\.[a-z_]+)*=.*", re.DOTALL)
 STAND_IN = """#!/bin/bash
 printf '%s\\0' "${0#"$VISITOR"/}" "$@" $'\\1' >>"$CALLS"
@@ -98,25 +120,50 @@ def executed(language: str) -> list[Block]:
 def visitor(tmp_path_factory) -> Path:
     """A directory as a reader has it: the repository's files, and runs/ with a quickstart and a small study."""
     place = tmp_path_factory.mktemp("visitor")
-    for name in ("benchmarks", "configs", "docs", "examples", "research", "tests", "tools", "Makefile", "README.md"):
+    for name in (
+        "benchmarks",
+        "configs",
+        "docs",
+        "examples",
+        "research",
+        "tests",
+        "tools",
+        "Makefile",
+        "README.md",
+    ):
         (place / name).symlink_to(REPOSITORY / name)
     run = RunDirectory(place / "runs" / "quickstart")
     run.create(load_config("quickstart", [f"run_dir={run.path}"]))
     with HistoryStore.open(run.history) as history:
         for step in (1, 8):
             wrong = make_rollout(UID, ids=(step, 2, 3), policy_step=step - 1, truncated=True)
-            right = make_rollout(UID, ids=(step, 4), policy_step=step - 1, verdict=Verdict.CORRECT, reason="correct")
+            right = make_rollout(
+                UID,
+                ids=(step, 4),
+                policy_step=step - 1,
+                verdict=Verdict.CORRECT,
+                reason="correct",
+            )
             history.commit_step(step, 1 + step // 8, [wrong, right])
     for step in (1, 8):
         run.append_metrics(metrics_of(step))
         rows = (
             {
-                "step": step, "uid": UID, "context": Context.PLAIN.value, "verdict": verdict, "reason": verdict,
-                "reward": 1.5 * (verdict == "correct"), "ranked": False, "advantage": 0.7, "recalled_from": None,
-                "truncated": False, "num_tokens": 3, "text": "3 + 4 = 7",
+                "step": step,
+                "uid": UID,
+                "context": Context.PLAIN.value,
+                "verdict": verdict,
+                "reason": verdict,
+                "reward": 1.5 * (verdict == "correct"),
+                "ranked": False,
+                "advantage": 0.7,
+                "recalled_from": None,
+                "truncated": False,
+                "num_tokens": 3,
+                "text": "3 + 4 = 7",
             }
             for verdict in ("correct", "wrong")
-        )  # fmt: skip
+        )
         run.write_rollouts(step, rows)
     for arm in ("grpo", "dapo", "r3"):
         for seed in (1, 2, 3):
@@ -128,7 +175,9 @@ def visitor(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("block", executed(SHELL), ids=str)
 def test_a_shell_block_does_what_it_says(block, visitor):
     command = ["bash", "-euo", "pipefail", "-c", block.text]
-    done = subprocess.run(command, cwd=visitor, env=environment(), capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=visitor, env=environment(), capture_output=True, text=True
+    )
     assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr
 
@@ -136,7 +185,13 @@ def test_a_shell_block_does_what_it_says(block, visitor):
 @pytest.mark.parametrize("page", sorted({block.page for block in executed(PYTHON)}))
 def test_the_python_blocks_of_a_page_run_one_after_the_other(page, visitor):
     code = "\n".join(block.text for block in executed(PYTHON) if block.page == page)
-    done = subprocess.run([sys.executable, "-c", code], cwd=visitor, env=environment(), capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=visitor,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, f"{page}\n{done.stdout}\n{done.stderr}"
 
 
@@ -147,8 +202,14 @@ def calls_of(block: Block, place: Path) -> list[list[str]]:
     """What the programs are called with when the block runs with stand-ins for all of them."""
     programs = place / "programs"
     folders = (REPOSITORY / "examples", REPOSITORY / "research")
-    scripts = [path.relative_to(REPOSITORY) for folder in folders for path in folder.rglob("*.sh")]
-    for name in [*(f"programs/{program}" for program in PROGRAMS), ".venv/bin/python", *scripts]:
+    scripts = [
+        path.relative_to(REPOSITORY) for folder in folders for path in folder.rglob("*.sh")
+    ]
+    for name in [
+        *(f"programs/{program}" for program in PROGRAMS),
+        ".venv/bin/python",
+        *scripts,
+    ]:
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(STAND_IN)
         (place / name).chmod(0o755)
@@ -180,20 +241,34 @@ def wrong_with(call: list[str]) -> Iterator[str]:
     elif program.startswith("python") and words[:2] == ["-m", "research"]:
         yield from wrong_with_command(research, words[2:])
     elif program == "make":
-        targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
-        yield from (f"make has no target {word}" for word in words if "=" not in word and word not in targets)
+        targets = set(
+            re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+        )
+        yield from (
+            f"make has no target {word}"
+            for word in words
+            if "=" not in word and word not in targets
+        )
     elif program.endswith(".sh"):
-        yield from wrong_settings([word for word in words if SETTING.fullmatch(word)], experiment="quickstart")
+        yield from wrong_settings(
+            [word for word in words if SETTING.fullmatch(word)], experiment="quickstart"
+        )
     elif program.startswith("python") and words[:2] == ["-m", "pytest"] or program == "pytest":
         yield from wrong_with_pytest(words[2:] if program.startswith("python") else words)
     elif program.startswith("python") and words[0].endswith(".py"):
         file = REPOSITORY / words[0]
         source = file.read_text() if file.is_file() else ""
         yield from [] if source else [f"there is no file {words[0]}"]
-        yield from (f"{words[0]} has no option {word}" for word in words if word[:2] == "--" and word not in source)
+        yield from (
+            f"{words[0]} has no option {word}"
+            for word in words
+            if word[:2] == "--" and word not in source
+        )
     elif program == "pip":
         files = [words[i + 1] for i, word in enumerate(words) if word == "-r"]
-        yield from (f"there is no file {file}" for file in files if not (REPOSITORY / file).is_file())
+        yield from (
+            f"there is no file {file}" for file in files if not (REPOSITORY / file).is_file()
+        )
     elif program == "sbatch":
         script = next(word for word in words if not word.startswith("-"))
         yield from [] if (REPOSITORY / script).is_file() else [f"there is no file {script}"]
@@ -221,7 +296,9 @@ def wrong_with_command(command: click.Command, words: list[str]) -> Iterator[str
     yield from (f"there is no arm {arm}" for arm in arms.split(",") if arm and arm not in known)
     own_arms = parsed.get("own_arms") or ()
     settings = [word for word in words if SETTING.fullmatch(word) and word not in own_arms]
-    experiments = [word.partition("=")[2] for word in settings if word.startswith("experiment=")]
+    experiments = [
+        word.partition("=")[2] for word in settings if word.startswith("experiment=")
+    ]
     experiment = (experiments or [parsed.get("experiment") or "cpu_smoke"])[0]
     if experiment != "NAME":
         settings = [word for word in settings if not word.startswith("experiment=")]
@@ -250,7 +327,11 @@ def wrong_with_pytest(words: list[str]) -> Iterator[str]:
             yield f"{path} has no test {name}"
 
 
-NOT_EXECUTED = [block for block in BLOCKS if block.mark.startswith("not executed") and block.language == SHELL]
+NOT_EXECUTED = [
+    block
+    for block in BLOCKS
+    if block.mark.startswith("not executed") and block.language == SHELL
+]
 
 
 @pytest.mark.parametrize("block", NOT_EXECUTED, ids=str)
@@ -260,7 +341,11 @@ def test_what_is_not_executed_names_only_what_exists(block, tmp_path):
     assert [sentence for call in calls for sentence in wrong_with(call)] == []
 
 
-READ = [block for block in BLOCKS if block.mark.startswith("not executed") and block.language == PYTHON]
+READ = [
+    block
+    for block in BLOCKS
+    if block.mark.startswith("not executed") and block.language == PYTHON
+]
 
 
 @pytest.mark.parametrize("block", READ, ids=str)
@@ -273,12 +358,18 @@ GONE = json.loads(Path(__file__).with_name("commands_that_do_not_exist.json").re
 
 @pytest.mark.parametrize("command", GONE)
 def test_a_command_that_does_not_exist_is_found(command, tmp_path):
-    block = Block(page="page.md", line=1, language=SHELL, text=command, mark="not executed: a test")
+    block = Block(
+        page="page.md", line=1, language=SHELL, text=command, mark="not executed: a test"
+    )
     assert [sentence for call in calls_of(block, tmp_path) for sentence in wrong_with(call)]
 
 
-@pytest.mark.parametrize("command", ["r4 train", "if true; then r3 --help", "examples/scripts/gone.sh"])
+@pytest.mark.parametrize(
+    "command", ["r4 train", "if true; then r3 --help", "examples/scripts/gone.sh"]
+)
 def test_a_program_that_does_not_exist_is_found(command, tmp_path):
-    block = Block(page="page.md", line=1, language=SHELL, text=command, mark="not executed: a test")
+    block = Block(
+        page="page.md", line=1, language=SHELL, text=command, mark="not executed: a test"
+    )
     with pytest.raises(AssertionError, match="page.md:1"):
         calls_of(block, tmp_path)

@@ -4,7 +4,11 @@ import yaml
 
 from tests.docs.pages import REPOSITORY
 
-FORMS = sorted(path for path in (REPOSITORY / ".github" / "ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config")
+FORMS = sorted(
+    path
+    for path in (REPOSITORY / ".github" / "ISSUE_TEMPLATE").glob("*.yml")
+    if path.stem != "config"
+)
 
 
 def test_the_forms_are_whole():

@@ -24,9 +24,14 @@ MADE_BY_A_RUN = re.compile(
 def anchors_of(page) -> set[str]:
     """The anchors of the headings, as the site and the usual viewers make them."""
     tokens = PARSER.parse(page.read_text(encoding="utf-8"))
-    heads = [tokens[i + 1].children for i, token in enumerate(tokens) if token.type == "heading_open"]
+    heads = [
+        tokens[i + 1].children for i, token in enumerate(tokens) if token.type == "heading_open"
+    ]
     titles = ["".join(child.content for child in children) for children in heads]
-    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
+    return {
+        re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower())
+        for title in titles
+    }
 
 
 def broken_links(page) -> list[str]:
@@ -45,8 +50,14 @@ def broken_links(page) -> list[str]:
 
 def test_a_broken_link_is_found(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("# A page\n\n[a](other.md) [b](#a-page) [c](#nothing) [d](https://arxiv.org) ![e](f.svg)")
-    assert [sentence.split()[3].rstrip(",") for sentence in broken_links(page)] == ["other.md", "#nothing", "f.svg"]
+    page.write_text(
+        "# A page\n\n[a](other.md) [b](#a-page) [c](#nothing) [d](https://arxiv.org) ![e](f.svg)"
+    )
+    assert [sentence.split()[3].rstrip(",") for sentence in broken_links(page)] == [
+        "other.md",
+        "#nothing",
+        "f.svg",
+    ]
 
 
 def unknown_names(page) -> list[str]:
@@ -65,7 +76,10 @@ def unknown_names(page) -> list[str]:
             elif word.startswith("algo=") and word[5:] not in {*presets(), "NAME"}:
                 found.append(f"{page.name}:{line}: there is no preset {word[5:]}")
             elif word.startswith("experiment="):
-                if word[11:] not in {*experiments(), "NAME"} and not (REPOSITORY / word[11:]).is_file():
+                if (
+                    word[11:] not in {*experiments(), "NAME"}
+                    and not (REPOSITORY / word[11:]).is_file()
+                ):
                     found.append(f"{page.name}:{line}: there is no experiment {word[11:]}")
     return found
 
@@ -82,8 +96,12 @@ def test_a_name_that_does_not_exist_is_found(tmp_path):
         " `pytest tests/test_gone.py -k x` `no file`"
     )
     assert [sentence.split()[-1] for sentence in unknown_names(page)] == [
-        "method/core/gone.py", "replay.kk", "r3_gone", "gone", "tests/test_gone.py",
-    ]  # fmt: skip
+        "method/core/gone.py",
+        "replay.kk",
+        "r3_gone",
+        "gone",
+        "tests/test_gone.py",
+    ]
 
 
 def defaults_in(text: str) -> list[tuple[str, str]]:
@@ -103,7 +121,9 @@ def test_the_table_of_the_paper_has_the_defaults():
         if key == "train.batch_size":
             assert (said, value) == ("the", None)  # "the whole step"
         else:
-            assert said == str(value) or float(said) == value, f"{key} is {value}, the table says {said}"
+            assert said == str(value) or float(said) == value, (
+                f"{key} is {value}, the table says {said}"
+            )
 
 
 def test_a_table_is_read():

@@ -48,7 +48,9 @@ def test_the_map_names_what_exists_and_says_what_it_is_for():
 def rooms() -> set[str]:
     """The folders at the root of the repository and of the package."""
     command = ["git", "-C", str(REPOSITORY), "ls-files"]
-    tracked = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    tracked = subprocess.run(
+        command, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     found = {re.match(r"(?:r3_openrlhf/)?[^/]+/|", path)[0] for path in tracked}
     return {room for room in found if room and not room.startswith(".")}
 
@@ -57,11 +59,18 @@ def rooms() -> set[str]:
 def test_the_map_has_every_room_and_agents_md_names_it():
     assert rooms() - set(the_tree()) == set()
     text = (REPOSITORY / "AGENTS.md").read_text()
-    assert [room for room in sorted(rooms()) if room.removeprefix("r3_openrlhf/") not in text] == []
+    assert [
+        room for room in sorted(rooms()) if room.removeprefix("r3_openrlhf/") not in text
+    ] == []
 
 
 def test_a_wrong_map_is_found():
-    assert tree("a/  one\n  b.py   two\n  c/\nd") == {"a/": "one", "a/b.py": "two", "a/c/": None, "d": None}
+    assert tree("a/  one\n  b.py   two\n  c/\nd") == {
+        "a/": "one",
+        "a/b.py": "two",
+        "a/c/": None,
+        "d": None,
+    }
     with pytest.raises(AssertionError, match="is no line of the tree"):
         tree("a/\n |- b")
 
@@ -88,18 +97,31 @@ def test_the_picture_is_one():
 
 def labels_in(page) -> list[str]:
     """The first column of the tables of a run that a page shows."""
-    lines = [line for block in blocks_of(page) for line in block.text.splitlines() if line.startswith("│")]
+    lines = [
+        line
+        for block in blocks_of(page)
+        for line in block.text.splitlines()
+        if line.startswith("│")
+    ]
     labels = [line.split("│")[1].strip() for line in lines]
-    samples = (re.sub(r"^(held-out (?:accuracy, |pass@))\d+", r"\1{samples}", label) for label in labels)
+    samples = (
+        re.sub(r"^(held-out (?:accuracy, |pass@))\d+", r"\1{samples}", label)
+        for label in labels
+    )
     return [re.sub(r", step \d+ -> \d+$", "", label) for label in samples]
 
 
 def test_what_the_quickstart_shows_is_what_it_shows_now():
     printed = "".join(
-        (REPOSITORY / "r3_openrlhf" / "runs" / name).read_text() for name in ("report.py", "report.toml", "display.py")
+        (REPOSITORY / "r3_openrlhf" / "runs" / name).read_text()
+        for name in ("report.py", "report.toml", "display.py")
     )
     found = [
-        label.removeprefix("seconds per step: ") for label in labels_in(README) if not label.startswith("mean of ")
+        label.removeprefix("seconds per step: ")
+        for label in labels_in(README)
+        if not label.startswith("mean of ")
     ]
     assert len(found) >= 4
-    assert [label for label in found if f'"{label}"' not in printed and label not in printed] == []
+    assert [
+        label for label in found if f'"{label}"' not in printed and label not in printed
+    ] == []

@@ -16,7 +16,17 @@ import api_page  # noqa: E402
 
 
 def build(config, site) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(config), "-d", str(site)]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "-f",
+        str(config),
+        "-d",
+        str(site),
+    ]
     surroundings = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # an advertisement
     return subprocess.run(command, env=surroundings, capture_output=True, text=True)
 
@@ -87,7 +97,10 @@ def test_lists_are_lists(site):
 def test_a_file_of_the_repository_is_a_page_and_a_mark_is_visible(site):
     source = (site / "source/r3_openrlhf/method/core/advantages.py.html").read_text()
     assert "def group_advantages" in re.sub(r"<[^>]+>", "", source)
-    assert 'href="source/r3_openrlhf/method/core/advantages.py.html"' in (site / "method.html").read_text()
+    assert (
+        'href="source/r3_openrlhf/method/core/advantages.py.html"'
+        in (site / "method.html").read_text()
+    )
     assert "not executed: " in " ".join(read(site / "usage.html").paragraphs)
 
 
@@ -102,7 +115,11 @@ def test_the_python_interface_has_every_public_name_with_its_arguments(site):
 
 def test_every_page_is_in_the_menu(site):
     menu = (site / "index.html").read_text().partition("<article")[0]
-    assert [page.stem for page in SITE_PAGES if page.stem != "index" and f'href="{page.stem}.html"' not in menu] == []
+    assert [
+        page.stem
+        for page in SITE_PAGES
+        if page.stem != "index" and f'href="{page.stem}.html"' not in menu
+    ] == []
 
 
 def copy_of_the_site(place, **pages: str):
@@ -117,6 +134,8 @@ def copy_of_the_site(place, **pages: str):
 
 
 def test_a_broken_link_is_refused(tmp_path):
-    done = copy_of_the_site(tmp_path, index="# Start\n\n[gone](../r3_openrlhf/gone.py) [gone](gone.md)\n")
+    done = copy_of_the_site(
+        tmp_path, index="# Start\n\n[gone](../r3_openrlhf/gone.py) [gone](gone.md)\n"
+    )
     assert done.returncode != 0
     assert "gone.py" in done.stderr and "gone.md" in done.stderr

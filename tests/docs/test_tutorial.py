@@ -56,12 +56,18 @@ def test_the_tutorial_trains_with_its_own_reward(tmp_path):
     for name in ("configs", "examples"):
         (tmp_path / name).symlink_to(REPOSITORY / name)
     mark = f"executed by {Path(__file__).relative_to(REPOSITORY).as_posix()}"
-    commands = "".join(block.text for block in blocks_of(DOCS / "tutorial.md") if block.mark == mark)
+    commands = "".join(
+        block.text for block in blocks_of(DOCS / "tutorial.md") if block.mark == mark
+    )
     command = ["bash", "-euo", "pipefail", "-c", commands]
-    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     run = RunDirectory.open(tmp_path / "runs" / "own")
-    labels = [json.loads(json.loads(line)["label"]) for line in run.data.read_text().splitlines()]
+    labels = [
+        json.loads(json.loads(line)["label"]) for line in run.data.read_text().splitlines()
+    ]
     references = {label["uid"]: label["references"] for label in labels}
     assert len(references) == 32
     is_right = load_example("own_reward").is_right
@@ -70,4 +76,6 @@ def test_the_tutorial_trains_with_its_own_reward(tmp_path):
     for rollout in rollouts:
         (reference,) = references[rollout["uid"]]
         right = is_right(rollout["text"], reference)
-        assert (rollout["verdict"], rollout["outcome_reward"]) == (("correct", 1.0) if right else ("wrong", 0.0))
+        assert (rollout["verdict"], rollout["outcome_reward"]) == (
+            ("correct", 1.0) if right else ("wrong", 0.0)
+        )

@@ -8,7 +8,11 @@ from r3_openrlhf import grade
 from tests.docs.pages import DOCS
 
 ROW = re.compile(r"\| `(.+?)` \| `(.+?)` \| (correct|wrong|ungraded) \| (?:`(\w+)`)?.* ?\|")
-ROWS = [match.groups() for line in (DOCS / "rewards.md").read_text().splitlines() if (match := ROW.fullmatch(line))]
+ROWS = [
+    match.groups()
+    for line in (DOCS / "rewards.md").read_text().splitlines()
+    if (match := ROW.fullmatch(line))
+]
 
 
 @pytest.mark.parametrize(("response", "reference", "verdict", "reason"), ROWS)

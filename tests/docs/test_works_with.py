@@ -30,7 +30,13 @@ def test_a_public_data_set_works_or_is_refused_as_expected(name, tmp_path):
 @pytest.mark.parametrize("name", [*models.FAMILIES, *models.WRONG])
 def test_a_model_family_works_or_is_refused_as_expected(name, tmp_path):
     found = models.outcome(name, tmp_path / "m")
-    how = "refused: " if name in models.WRONG else "works with" if "(base)" in name else "works as it is"
+    how = (
+        "refused: "
+        if name in models.WRONG
+        else "works with"
+        if "(base)" in name
+        else "works as it is"
+    )
     assert found.startswith(how) and str(tmp_path) not in found
     opens = name in ("Qwen3-Thinking", "QwQ") or "Distill" in name and how != "refused: "
     assert ("the prompt opens `<think>`" in found) == opens

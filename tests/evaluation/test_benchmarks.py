@@ -11,8 +11,17 @@ from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.problems.sources import problem_uid
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "math" / "eval"
-SIZES = {"aime24": 30, "math500": 500, "amc23": 83, "minerva": 272, "olympiadbench": 675, "gsm8k": 1319}
-ANYTHING = DataConfig(path="-", task="exact", uid_key="x", problem_key="p", reasoning_gym={"seed": 3})
+SIZES = {
+    "aime24": 30,
+    "math500": 500,
+    "amc23": 83,
+    "minerva": 272,
+    "olympiadbench": 675,
+    "gsm8k": 1319,
+}
+ANYTHING = DataConfig(
+    path="-", task="exact", uid_key="x", problem_key="p", reasoning_gym={"seed": 3}
+)
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data/math/eval is not there")
@@ -21,13 +30,19 @@ def test_every_benchmark_is_read_whole_from_files(name):
     found = load_problem_set(name, ANYTHING, data_dir=str(DATA))
     assert len(found.labels) == SIZES[name] and found.num_duplicates == found.num_unusable == 0
     assert {label.task for label in found.labels} == {"math"}
-    assert all(label.uid == problem_uid(label.problem) and len(label.references) == 1 for label in found.labels)
+    assert all(
+        label.uid == problem_uid(label.problem) and len(label.references) == 1
+        for label in found.labels
+    )
 
 
 HUB_ROWS = {  # as the hub's columns are
     "aime24": ({"id": 60, "problem": "P", "solution": "S", "answer": "204"}, ["204"]),
     "aime25": ({"problem": "P", "answer": "70", "id": "0"}, ["70"]),
-    "math500": ({"problem": "P", "solution": "S", "answer": "p - q", "unique_id": "u"}, ["p - q"]),
+    "math500": (
+        {"problem": "P", "solution": "S", "answer": "p - q", "unique_id": "u"},
+        ["p - q"],
+    ),
     "amc23": ({"id": 0, "problem": "P", "answer": 142.0, "url": ""}, ["142.0"]),
     "minerva": ({"question": "P", "answer": "4.5e33"}, ["4.5e33"]),
     "olympiadbench": ({"question": "P", "final_answer": ["$69$", "$84$"]}, ["$69$, $84$"]),
@@ -37,8 +52,14 @@ HUB_ROWS = {  # as the hub's columns are
 
 MATHARENA = {"problem_idx": 1, "answer": "103", "problem": "P", "problem_type": ["Algebra"]}
 HUB_ROWS |= {name: (MATHARENA, ["103"]) for name in ("aime26", "hmmt25", "brumo25")}
-HUB_ROWS["mmlu-pro"] = ({"question": "P", "options": ["x", "y"], "answer": "B", "answer_index": 1}, ["B"])
-HUB_ROWS["arc-c"] = ({"question": "P", "choices": {"text": ["x", "y"], "label": ["A", "B"]}, "answerKey": "B"}, ["B"])
+HUB_ROWS["mmlu-pro"] = (
+    {"question": "P", "options": ["x", "y"], "answer": "B", "answer_index": 1},
+    ["B"],
+)
+HUB_ROWS["arc-c"] = (
+    {"question": "P", "choices": {"text": ["x", "y"], "label": ["A", "B"]}, "answerKey": "B"},
+    ["B"],
+)
 HUB_ROWS["gpqa"] = ({"question": "P", "answer": "B"}, ["B"])
 HUB_ROWS["amc23_40"] = ({"id": 0, "question": "P", "answer": "27.0", "url": ""}, ["27.0"])
 
@@ -65,12 +86,16 @@ def test_the_hubs_columns_are_read(name, tmp_path, monkeypatch):
     assert found.source == benchmark.hub
 
 
-def test_the_hub_a_file_and_a_folder_as_the_hub_leaves_it_have_the_same_problems(tmp_path, monkeypatch):
+def test_the_hub_a_file_and_a_folder_as_the_hub_leaves_it_have_the_same_problems(
+    tmp_path, monkeypatch
+):
     cache = tmp_path / "cache" / "datasets--math-ai--minervamath" / "snapshots" / "0a1b"
     for copy in (tmp_path / "math-ai" / "minervamath", cache / "data"):
         copy.mkdir(parents=True)
         (copy / "test.jsonl").write_text('{"question": "What?", "answer": "1"}\n')
-    (tmp_path / "minerva.jsonl").write_text('{"id": "minerva-0", "problem": "What?", "answer": "1"}\n')
+    (tmp_path / "minerva.jsonl").write_text(
+        '{"id": "minerva-0", "problem": "What?", "answer": "1"}\n'
+    )
     monkeypatch.chdir(tmp_path)
     places = [{}, {"data_dir": str(tmp_path)}, {"data_dir": str(tmp_path / "cache")}]
     named = [load_problem_set("minerva", ANYTHING, **place) for place in places]
@@ -86,7 +111,9 @@ def test_a_file_has_the_columns_that_were_named(tmp_path):
     path.write_text('{"q": "A?", "a": "1", "n": 7}\n{"q": "B?", "a": "2", "n": 8}\n')
     data = DataConfig(path="-", problem_key="q", answer_key="a", uid_key="n", task="exact")
     found = load_problem_set(str(path), data, max_problems=1)
-    assert found.name == "mine" and [(label.uid, label.task) for label in found.labels] == [("7", "exact")]
+    assert found.name == "mine" and [(label.uid, label.task) for label in found.labels] == [
+        ("7", "exact")
+    ]
 
 
 def test_a_reasoning_gym_task_has_as_many_problems_as_are_wanted():
@@ -100,10 +127,15 @@ def test_a_reasoning_gym_task_has_as_many_problems_as_are_wanted():
 
 def test_names():
     assert name_of("math500") == "math500" and name_of("org/My-Set") == "My-Set"
-    assert name_of("/data/a.b.jsonl") == "a.b" and name_of("reasoning_gym:chain_sum") == "chain_sum"
+    assert (
+        name_of("/data/a.b.jsonl") == "a.b"
+        and name_of("reasoning_gym:chain_sum") == "chain_sum"
+    )
 
 
 def test_a_run_of_several_sources_is_asked_the_problems_of_a_file(tmp_path):
     (tmp_path / "mine.csv").write_text("question,answer\nWhat is 1+1?,2\n")
     data = DataConfig(sources=["a.jsonl", {"path": "b.jsonl", "task": "exact"}])
-    assert [label.references for label in load_problem_set(str(tmp_path / "mine.csv"), data).labels] == [["2"]]
+    assert [
+        label.references for label in load_problem_set(str(tmp_path / "mine.csv"), data).labels
+    ] == [["2"]]

@@ -4,7 +4,13 @@ from pytest import approx
 
 from r3_openrlhf.config import BenchmarkConfig
 from r3_openrlhf.evaluation.frame import frame_of
-from r3_openrlhf.evaluation.results import hard_uids, markdown, mean_over_benchmarks, summarise_benchmark, vote_of
+from r3_openrlhf.evaluation.results import (
+    hard_uids,
+    markdown,
+    mean_over_benchmarks,
+    summarise_benchmark,
+    vote_of,
+)
 from r3_openrlhf.method.types import Verdict
 from tests.evaluation.test_sample_file import problem, response
 
@@ -25,14 +31,26 @@ def test_an_ungraded_response_is_absent_never_a_zero():
     problems = [problem("a", RIGHT, RIGHT, NONE, WRONG), problem("b", NONE, NONE, NONE, NONE)]
     summary = summarise_benchmark(problems, BenchmarkConfig(n_samples=4, seed=0))
     assert summary["num_ungraded"] == 5 and summary["num_problems_without_grade"] == 1
-    assert summary["pass_at_1"]["value"] == approx(2 / 3) and summary["pass_at_1"]["num_problems"] == 1
+    assert (
+        summary["pass_at_1"]["value"] == approx(2 / 3)
+        and summary["pass_at_1"]["num_problems"] == 1
+    )
     assert summary["pass_at_k"]["2"]["value"] == 1.0
-    assert summary["pass_at_k"]["4"] == {"value": None, "low": None, "high": None, "num_problems": 0}
+    assert summary["pass_at_k"]["4"] == {
+        "value": None,
+        "low": None,
+        "high": None,
+        "num_problems": 0,
+    }
 
 
 def test_lengths_and_truncation_count_every_response():
     problems = [
-        problem("a", response([1] * 40, verdict=Verdict.UNGRADED, finish_reason="length"), response([1] * 20)),
+        problem(
+            "a",
+            response([1] * 40, verdict=Verdict.UNGRADED, finish_reason="length"),
+            response([1] * 20),
+        ),
         problem("b", response([1] * 10), response([1] * 10)),
     ]
     summary = summarise_benchmark(problems, TWO)
@@ -41,16 +59,27 @@ def test_lengths_and_truncation_count_every_response():
 
 
 def test_summary_by_hand():
-    problems = [problem("a", RIGHT, WRONG), problem("b", WRONG, NONE), problem("c", RIGHT, RIGHT)]
+    problems = [
+        problem("a", RIGHT, WRONG),
+        problem("b", WRONG, NONE),
+        problem("c", RIGHT, RIGHT),
+    ]
     found = summarise_benchmark(problems, TWO)
     assert found["pass_at_1"]["value"] == approx((1 / 2 + 0 + 1) / 3)
-    assert found["pass_at_k"]["2"]["value"] == approx((1 + 1) / 2) and found["pass_at_k"]["2"]["num_problems"] == 2
+    assert (
+        found["pass_at_k"]["2"]["value"] == approx((1 + 1) / 2)
+        and found["pass_at_k"]["2"]["num_problems"] == 2
+    )
     assert found["problems"]["b"] == {"correct": 0, "ungraded": 1}
     assert found["ungraded_reasons"] == {"ungraded": 1} and found["num_ungraded"] == 1
 
 
 def test_hard_is_right_at_most_once_and_what_may_have_been_solved_is_not():
-    told = {"never": (WRONG, WRONG, WRONG), "once": (RIGHT, WRONG, WRONG), "twice": (RIGHT, RIGHT, WRONG)}
+    told = {
+        "never": (WRONG, WRONG, WRONG),
+        "once": (RIGHT, WRONG, WRONG),
+        "twice": (RIGHT, RIGHT, WRONG),
+    }
     told |= {"perhaps twice": (RIGHT, NONE, WRONG)}
     base = [problem(uid, *responses) for uid, responses in told.items()]
     base.append(problem("elsewhere", WRONG, WRONG, WRONG, benchmark="aime24"))
@@ -59,11 +88,28 @@ def test_hard_is_right_at_most_once_and_what_may_have_been_solved_is_not():
 
 
 def results_of(summaries, n):
-    settings = {"n_samples": n, "temperature": 0.6, "top_p": 1.0, "max_new_tokens": 8, "seed": 1}
-    facts = {"source": "s", "hard_of": None, "num_duplicates": 0, "num_unusable": 0, "lengths": {}}
+    settings = {
+        "n_samples": n,
+        "temperature": 0.6,
+        "top_p": 1.0,
+        "max_new_tokens": 8,
+        "seed": 1,
+    }
+    facts = {
+        "source": "s",
+        "hard_of": None,
+        "num_duplicates": 0,
+        "num_unusable": 0,
+        "lengths": {},
+    }
     benchmarks = {name: facts | found for name, found in summaries.items()}
     mean = mean_over_benchmarks(summaries, n)
-    return {"model": {"name": "m"}, "settings": settings, "benchmarks": benchmarks, "mean": mean}
+    return {
+        "model": {"name": "m"},
+        "settings": settings,
+        "benchmarks": benchmarks,
+        "mean": mean,
+    }
 
 
 def test_a_data_frame_has_the_numbers_of_the_table():

@@ -7,28 +7,50 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from r3_openrlhf.evaluation.sample_file import SampledProblem, SampleFile, cut, pack, sampled, unpack
+from r3_openrlhf.evaluation.sample_file import (
+    SampledProblem,
+    SampleFile,
+    cut,
+    pack,
+    sampled,
+    unpack,
+)
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.rewards.exchange import Grade
 
 
-def response(token_ids, *, finish_reason="stop", verdict=Verdict.WRONG, extracted="4", text="it is 4"):
+def response(
+    token_ids, *, finish_reason="stop", verdict=Verdict.WRONG, extracted="4", text="it is 4"
+):
     score = None if verdict is Verdict.UNGRADED else float(verdict is Verdict.CORRECT)
-    grade = Grade(verdict=verdict, reason=verdict.value, score=score, reward=None, extracted=extracted)
+    grade = Grade(
+        verdict=verdict, reason=verdict.value, score=score, reward=None, extracted=extracted
+    )
     return sampled(text, token_ids, finish_reason).graded(grade)
 
 
 def problem(uid, *responses, benchmark="math500", content="c"):
-    return SampledProblem(benchmark=benchmark, uid=uid, content=content, responses=list(responses))
+    return SampledProblem(
+        benchmark=benchmark, uid=uid, content=content, responses=list(responses)
+    )
 
 
 def test_what_is_written_is_read(tmp_path):
     file = SampleFile(tmp_path / "samples.jsonl")
     assert list(file.read()) == []
     written = [
-        problem("a", response([1, 2, 70000]), response([5], verdict=Verdict.UNGRADED, extracted=None)),
-        problem("b", response([7], finish_reason="length", text="lone \ud800 surrogate, \u2028 and a \n line")),
+        problem(
+            "a",
+            response([1, 2, 70000]),
+            response([5], verdict=Verdict.UNGRADED, extracted=None),
+        ),
+        problem(
+            "b",
+            response(
+                [7], finish_reason="length", text="lone \ud800 surrogate, \u2028 and a \n line"
+            ),
+        ),
     ]
     for one in written:
         file.append(one)
@@ -55,7 +77,12 @@ def test_a_torn_line_is_dropped_and_the_next_one_starts_afresh(tmp_path, kept):
 
 
 @pytest.mark.parametrize(
-    "line", ["nonsense", "{}", json.dumps({"benchmark": "m", "uid": "u", "content": "", "responses": [{}]})]
+    "line",
+    [
+        "nonsense",
+        "{}",
+        json.dumps({"benchmark": "m", "uid": "u", "content": "", "responses": [{}]}),
+    ],
 )
 def test_a_line_that_is_no_problem_is_named(tmp_path, line):
     path = tmp_path / "samples.jsonl"
@@ -81,7 +108,11 @@ def test_a_cut_by_hand():
     assert (shorter.text, shorter.is_waiting) == ("[1, 2]", True)
 
 
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=20), st.integers(1, 25), st.integers(1, 25))
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=20), st.integers(1, 25), st.integers(1, 25)
+)
 def test_cutting_twice_is_cutting_at_the_smaller_limit(token_ids, first, second):
     whole = response(token_ids)
-    assert ids_and_truncated(whole, first, second) == ids_and_truncated(whole, min(first, second))
+    assert ids_and_truncated(whole, first, second) == ids_and_truncated(
+        whole, min(first, second)
+    )

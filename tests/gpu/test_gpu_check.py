@@ -22,7 +22,13 @@ ON_A_CPU = ("doctor", "flash-attn", "entropy", "engine")  # blocks that are no r
 
 @pytest.mark.stack
 @pytest.mark.parametrize(
-    "only", ["run", "2-gpus", "1p5b", *(pytest.param(name, marks=pytest.mark.slow) for name in ON_A_CPU)]
+    "only",
+    [
+        "run",
+        "2-gpus",
+        "1p5b",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ON_A_CPU),
+    ],
 )
 def test_every_block_starts_through_the_script(only, tmp_path, monkeypatch):
     """Of a run: every check before its start. Of the engine: weights there and back in the same bits; nothing sleeps."""
@@ -30,14 +36,21 @@ def test_every_block_starts_through_the_script(only, tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     command = [sys.executable, SCRIPT, "--rehearse", "--only", only, "--out", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stdout + "".join(log.read_text()[-2000:] for log in tmp_path.rglob("log.txt"))
+    assert done.returncode == 0, done.stdout + "".join(
+        log.read_text()[-2000:] for log in tmp_path.rglob("log.txt")
+    )
     for block in [name for name in gpu_check.BLOCKS if name.startswith(only)]:
-        assert f"| {block} | rehearsed |" in done.stdout and not (tmp_path / block / "run").exists()
+        assert (
+            f"| {block} | rehearsed |" in done.stdout
+            and not (tmp_path / block / "run").exists()
+        )
 
 
 def test_no_block_is_left_out_above_and_each_name_is_a_folder():
     for block in gpu_check.BLOCKS:
-        assert re.fullmatch("[a-z0-9-]+", block) and block.startswith(("run", "2-gpus", "1p5b", *ON_A_CPU))
+        assert re.fullmatch("[a-z0-9-]+", block) and block.startswith(
+            ("run", "2-gpus", "1p5b", *ON_A_CPU)
+        )
 
 
 ORPHAN = """
@@ -48,7 +61,8 @@ subprocess.run([{then}])
 
 
 @pytest.mark.parametrize(
-    ("then", "limit", "figure"), [("'sleep', '600'", 20, "not done after 20 s"), ("'true'", 300, "no word")]
+    ("then", "limit", "figure"),
+    [("'sleep', '600'", 20, "not done after 20 s"), ("'true'", 300, "no word")],
 )
 def test_no_process_of_a_block_outlives_it(tmp_path, then, limit, figure):
     """Not in another session, with its parent gone, and whether the block hangs or fails."""
@@ -58,7 +72,9 @@ def test_no_process_of_a_block_outlives_it(tmp_path, then, limit, figure):
         f"check.__file__, check.LIMIT_S, folder = {str(tmp_path / 'block.py')!r}, {limit}, Path({str(tmp_path)!r}); "
         "check.adopt_orphans(); print(check.in_a_process('engine', folder / 'engine', rehearse=False))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=900
+    )
     assert gpu_check.FAILED in done.stdout and figure in done.stdout, done.stdout + done.stderr
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
 
@@ -79,7 +95,11 @@ def changed(run_dir, number, values):
 
 def test_a_run_is_judged_by_its_metrics(run_dir):
     figure, limit = gpu_check.checked_run(run_dir, planned=12.0)
-    assert figure.startswith("8 steps of ") and "12 s a step were planned" in figure and "gap 0.05" in limit
+    assert (
+        figure.startswith("8 steps of ")
+        and "12 s a step were planned" in figure
+        and "gap 0.05" in limit
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +122,11 @@ def test_what_a_run_may_not_show(run_dir, values):
 def test_the_table_can_be_pasted_and_a_block_that_dies_is_a_line_of_it(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_check, "__file__", str(tmp_path / "nothing.py"))
     died = gpu_check.in_a_process("engine", tmp_path / "engine", rehearse=False)
-    assert died.result == gpu_check.FAILED and "nothing.py" in died.figure and "log.txt" in died.figure
+    assert (
+        died.result == gpu_check.FAILED
+        and "nothing.py" in died.figure
+        and "log.txt" in died.figure
+    )
     text = gpu_check.table([died, gpu_check.Result("run", "skipped", "needs 1 GPU, 0 here")])
     assert "| block | result | time | figure | limit |" in text
     assert "| run | skipped | 0 s | needs 1 GPU, 0 here |  |" in text

@@ -49,9 +49,14 @@ def test_a_compiler_that_outlives_its_builder_still_works_there(lock):
     assert is_stale(lock)
 
 
-def test_on_a_shared_file_system_a_young_lock_may_be_another_machines(lock, tmp_path, monkeypatch):
+def test_on_a_shared_file_system_a_young_lock_may_be_another_machines(
+    lock, tmp_path, monkeypatch
+):
     lock.touch()
-    mounts = [SimpleNamespace(mountpoint="/", fstype="ext4"), SimpleNamespace(mountpoint=str(tmp_path), fstype="nfs4")]
+    mounts = [
+        SimpleNamespace(mountpoint="/", fstype="ext4"),
+        SimpleNamespace(mountpoint=str(tmp_path), fstype="nfs4"),
+    ]
     monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)
     assert not is_stale(lock)
     hour_ago = time.time() - 3600
@@ -65,7 +70,10 @@ def test_a_container_does_not_take_the_lock_of_a_build_outside_of_it(lock):
     inside = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", look, lock]
     with start("-c", HOLDER, str(lock)) as builder:
         assert builder.stdout.readline() == "held\n"
-        assert subprocess.run(inside, capture_output=True, text=True, check=True).stdout == "False\n"
+        assert (
+            subprocess.run(inside, capture_output=True, text=True, check=True).stdout
+            == "False\n"
+        )
         builder.kill()
 
 

@@ -14,19 +14,25 @@ from r3_openrlhf.machine import every_process
 @pytest.mark.stack
 def test_engines_of_several_gpus_share_no_compiled_graphs_with_those_of_other_gpus(monkeypatch):
     seen = []
-    monkeypatch.setattr(worker.Worker, "init_device", lambda self: seen.append(worker.envs.VLLM_CACHE_ROOT))
+    monkeypatch.setattr(
+        worker.Worker, "init_device", lambda self: seen.append(worker.envs.VLLM_CACHE_ROOT)
+    )
     every_process._separate_compile_caches(worker)
     for size, gpus in ((2, "0,1"), (2, "0,1"), (2, "2,3"), (1, "0")):
         monkeypatch.setenv("VLLM_CACHE_ROOT", "/root")
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
-        worker.Worker.init_device(SimpleNamespace(parallel_config=SimpleNamespace(world_size=size)))
-    assert seen[0] == seen[1] != seen[2] and seen[3] == "/root" and os.path.dirname(seen[0]) == "/root/gpus"
+        worker.Worker.init_device(
+            SimpleNamespace(parallel_config=SimpleNamespace(world_size=size))
+        )
+    assert (
+        seen[0] == seen[1] != seen[2]
+        and seen[3] == "/root"
+        and os.path.dirname(seen[0]) == "/root/gpus"
+    )
 
 
 @pytest.mark.stack
 def test_openrlhf_can_be_imported_without_flash_attn_on_gpus_too():
-    code = (
-        "from r3_openrlhf.machine import every_process as here; here.install(); import openrlhf.models.ring_attn_utils"
-    )
+    code = "from r3_openrlhf.machine import every_process as here; here.install(); import openrlhf.models.ring_attn_utils"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -35,14 +35,28 @@ def test_who_holds_a_gpu_is_named_and_too_little_free_memory_ends_the_start():
     assert refuses and not only_said
     # 81,559 - 62,000 MiB = 19.1 GiB; 0.7 of 79.6 GiB
     assert first.startswith("GPU 0 has 19.1 of 79.6 GiB free, and an engine takes 55.8 of it")
-    for words in ("VLLM::EngineCore (pid 4711, 59.8 GiB)", "`kill 4711 12`", "python, -m thing"):
+    for words in (
+        "VLLM::EngineCore (pid 4711, 59.8 GiB)",
+        "`kill 4711 12`",
+        "python, -m thing",
+    ):
         assert words in first
-    assert third.startswith("GPU 2 has 70.9 of 79.6 GiB free: ") and "another container" in third
+    assert (
+        third.startswith("GPU 2 has 70.9 of 79.6 GiB free: ") and "another container" in third
+    )
 
 
 @pytest.mark.parametrize(
     ("setting", "indices"),
-    [(None, "0 1 2"), ("", ""), ("2,0", "2 0"), ("GPU-bb", "1"), ("MIG-1", "MIG-1"), ("-1", ""), ("0,9,1", "0")],
+    [
+        (None, "0 1 2"),
+        ("", ""),
+        ("2,0", "2 0"),
+        ("GPU-bb", "1"),
+        ("MIG-1", "MIG-1"),
+        ("-1", ""),
+        ("0,9,1", "0"),
+    ],
 )
 def test_only_the_gpus_of_the_run_are_looked_at(setting, indices):
     environment = {} if setting is None else {"CUDA_VISIBLE_DEVICES": setting}

@@ -20,7 +20,10 @@ CASES = {
         "run_dir {place}/run: the file system at {mount} ({kind}) has no file locks",
     ),
     "no TMPDIR": (f"TMPDIR=/nowhere {DRY_RUN}", "TMPDIR is /nowhere, which is no directory"),
-    "long RAY_TMPDIR": (f"RAY_TMPDIR=/{'t' * MAX_BYTES} {DRY_RUN}", f"leave room for {MAX_BYTES}"),
+    "long RAY_TMPDIR": (
+        f"RAY_TMPDIR=/{'t' * MAX_BYTES} {DRY_RUN}",
+        f"leave room for {MAX_BYTES}",
+    ),
     "full": (
         f"{TMPFS.format('/tmp', 'size=1m')} && {DRY_RUN}",
         "the file system at /tmp (tmpfs), of the temporary files",
@@ -50,12 +53,20 @@ def test_a_dry_run_names_a_file_system_that_a_run_cannot_use(place, name):
     source = Path(__file__).with_name("no_locks.c")
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", place / "no_locks.so", source], check=True)
     environment = {
-        name: value for name, value in os.environ.items() if name not in ("TMPDIR", "RAY_TMPDIR", "RAY_ADDRESS")
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("TMPDIR", "RAY_TMPDIR", "RAY_ADDRESS")
     }
     done = subprocess.run(
-        ["unshare", "--mount", "bash", "-c", command], cwd=place, env=environment, capture_output=True, text=True
+        ["unshare", "--mount", "bash", "-c", command],
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     said = done.stdout + done.stderr
     mount, kind = mount_of(place)
-    assert words.format(place=place, mount=mount, kind=kind) in said and "Traceback" not in said, said
+    assert (
+        words.format(place=place, mount=mount, kind=kind) in said and "Traceback" not in said
+    ), said
     assert done.returncode == (0 if "Warning" in words else 1)

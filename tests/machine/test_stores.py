@@ -39,8 +39,16 @@ print(other.get("key"), receiver.broadcast_obj(None, 0), sorted(ports[port] for 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("patched", "listeners"), [("patched", []), ("as upstream", ["torch", "vllm"])])
-def test_on_one_node_the_groups_of_torch_and_vllm_have_no_listener(tmp_path, patched, listeners):
+@pytest.mark.parametrize(
+    ("patched", "listeners"), [("patched", []), ("as upstream", ["torch", "vllm"])]
+)
+def test_on_one_node_the_groups_of_torch_and_vllm_have_no_listener(
+    tmp_path, patched, listeners
+):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "R3_STORES": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", MEET, patched], env=environment, text=True, capture_output=True)
-    assert done.stdout.splitlines()[-1:] == [f"b'value' {{'unique': 'id'}} {listeners}"], done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", MEET, patched], env=environment, text=True, capture_output=True
+    )
+    assert done.stdout.splitlines()[-1:] == [f"b'value' {{'unique': 'id'}} {listeners}"], (
+        done.stderr
+    )

@@ -17,7 +17,14 @@ STEP, LAG = 9, 5
 
 
 def rollout(uid, verdict, *, ids=(1, 2, 3, 4, 5, 6, 7, 8), step=STEP - 1):
-    return make_rollout(uid, ids=ids, prompt=(1, 2), verdict=verdict, reward=float(verdict is C), policy_step=step)
+    return make_rollout(
+        uid,
+        ids=ids,
+        prompt=(1, 2),
+        verdict=verdict,
+        reward=float(verdict is C),
+        policy_step=step,
+    )
 
 
 def problems(*uids):
@@ -47,25 +54,39 @@ def asked_of(history, *uids, epoch=2, **keys):
     return r3.prompts(problems(*uids), step=STEP, epoch=epoch, render=Render())
 
 
-@pytest.mark.parametrize(("hard_by", "threshold", "hard"), [
-    ("success_rate", 0.2, ["none"]), ("success_rate", 0.3, ["none", "rare"]),
-    ("reward", 0.2, ["none"]), ("reward", 0.45, ["none"]), ("reward", 0.5, ["none", "rare"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("hard_by", "threshold", "hard"),
+    [
+        ("success_rate", 0.2, ["none"]),
+        ("success_rate", 0.3, ["none", "rare"]),
+        ("reward", 0.2, ["none"]),
+        ("reward", 0.45, ["none"]),
+        ("reward", 0.5, ["none", "rare"]),
+    ],
+)
 def test_hardness_is_a_share_of_right_rollouts_or_a_mean_reward(hard_by, threshold, hard):
     """One of four is right, with reward 1.9: 0.25 and 0.475."""
     with HistoryStore.open(":memory:") as store:
         right = rollout("rare", C)
         right.reward = 1.9
-        wrong = [rollout(uid, W, ids=(1, 2, 3, number)) for uid in ("rare", "none") for number in range(3)]
+        wrong = [
+            rollout(uid, W, ids=(1, 2, 3, number))
+            for uid in ("rare", "none")
+            for number in range(3)
+        ]
         store.commit_step(STEP, 1, [right, *wrong])
         keys = {"reflection__threshold": threshold, "reflection__hard_by": hard_by}
         asked = asked_of(store, "rare", "none", "new", **keys)
     assert sorted(one.problem.uid for one in asked if one.context is Context.REFLECTION) == hard
 
 
-@pytest.mark.parametrize(("include", "fates"), [(False, ["asked", "without_error"]), (True, ["not_hard", "asked"])])
+@pytest.mark.parametrize(
+    ("include", "fates"), [(False, ["asked", "without_error"]), (True, ["not_hard", "asked"])]
+)
 @pytest.mark.parametrize("hard_by", ["success_rate", "reward"])
-def test_with_include_reflection_those_rollouts_decide_and_are_shown_too(hard_by, include, fates):
+def test_with_include_reflection_those_rollouts_decide_and_are_shown_too(
+    hard_by, include, fates
+):
     """ "a" has one of four right, behind an error; the only error of "b" that is young enough was behind one."""
     with HistoryStore.open(":memory:") as store:
         shown = [rollout("a", C), rollout("b", W, ids=(5,))]
@@ -82,7 +103,13 @@ def test_every_problem_has_its_fate(history):
     uids = ("hard", "narrow", "old", "easy", "new")
     asked = asked_of(history, *uids)
     fate = ReflectionFate
-    assert asked.reflection == [fate.ASKED, fate.WITHOUT_ROOM, fate.WITHOUT_ERROR, fate.NOT_HARD, fate.UNKNOWN_PROBLEM]
+    assert asked.reflection == [
+        fate.ASKED,
+        fate.WITHOUT_ROOM,
+        fate.WITHOUT_ERROR,
+        fate.NOT_HARD,
+        fate.UNKNOWN_PROBLEM,
+    ]
     assert [(one.prompt, one.context, one.place) for one in asked] == [
         *((uid, Context.PLAIN, place) for place, uid in enumerate(uids)),
         (("hard", [1, 2, 3, 4, 5, 6, 7, 8]), Context.REFLECTION, 0),
@@ -129,5 +156,7 @@ def test_chat_prompts_show_the_stored_attempt_where_there_is_room():
     assert chat.plain(problem) == "<problem a>"
     assert chat.reflection(problem, error) == f"<{reflection_message('problem a', 'abcdefgh')}>"
     assert ChatPrompts(Letters(), max_prompt_tokens=50).reflection(problem, error) is None
-    own = ChatPrompts(Letters(), max_prompt_tokens=50, message=lambda one: one.uid, render=str.upper)
+    own = ChatPrompts(
+        Letters(), max_prompt_tokens=50, message=lambda one: one.uid, render=str.upper
+    )
     assert own.plain(problem) == "A"

@@ -14,7 +14,13 @@ from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.settings import HistorySettings, R3Settings
-from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, PromisingState, Verdict
+from r3_openrlhf.method.types import (
+    Context,
+    EntropyBounds,
+    EntropyStatistics,
+    PromisingState,
+    Verdict,
+)
 from tests.method.history.samples import make_rollout
 
 C, W = Verdict.CORRECT, Verdict.WRONG
@@ -45,12 +51,27 @@ class Storing(R3):
 
 
 def rollout(
-    verdict=W, *, number=0, uid="a", truncated=False, step=0, context=Context.PLAIN, prompt=(1, 2), bounds=None
+    verdict=W,
+    *,
+    number=0,
+    uid="a",
+    truncated=False,
+    step=0,
+    context=Context.PLAIN,
+    prompt=(1, 2),
+    bounds=None,
 ):
     made = make_rollout(
-        uid, ids=(7, number), logprobs=(-0.5, -0.5), prompt=prompt, verdict=verdict, reward=1.0 if verdict == C else 0.0,
-        truncated=truncated, policy_step=step, context=context,
-    )  # fmt: skip
+        uid,
+        ids=(7, number),
+        logprobs=(-0.5, -0.5),
+        prompt=prompt,
+        verdict=verdict,
+        reward=1.0 if verdict == C else 0.0,
+        truncated=truncated,
+        policy_step=step,
+        context=context,
+    )
     made.entropy_bounds = bounds
     return made
 
@@ -61,7 +82,9 @@ def history():
     with HistoryStore.open(":memory:") as store:
         store.commit_step(1, 1, [rollout(C, number=1)])
         store.commit_step(5, 1, [rollout(C, number=2, step=4)])
-        store.commit_step(6, 1, [rollout(C, number=3, step=5, context=Context.REFLECTION, prompt=(1, 2, 3))])
+        store.commit_step(
+            6, 1, [rollout(C, number=3, step=5, context=Context.REFLECTION, prompt=(1, 2, 3))]
+        )
         yield store
 
 
@@ -93,13 +116,25 @@ def test_no_response_is_recalled_twice_and_no_failure_without_a_bound(include, o
     with HistoryStore.open(":memory:") as store:
         for verdict, number in ((C, 7), (W, 17)):
             made = [rollout(verdict, number=n, step=3, **errors) for n in (number, number + 1)]
-            made += [rollout(verdict, number=number, step=2, context=Context.REFLECTION, prompt=(1, 2, 3))]
+            made += [
+                rollout(
+                    verdict, number=number, step=2, context=Context.REFLECTION, prompt=(1, 2, 3)
+                )
+            ]
             store.commit_step(number, 1, [rollout(verdict, number=number, step=1), *made])
-        settings = settings_of(replay__k=9, replay__include_reflection=include, replay__old_logprobs=old_logprobs)
+        settings = settings_of(
+            replay__k=9, replay__include_reflection=include, replay__old_logprobs=old_logprobs
+        )
         for state, number in ((W, 7), (C, 17)):  # all wrong: a success joins
-            fresh = [rollout(state, number=i, context=where) for where in ("plain", "reflection") for i in range(2)]
+            fresh = [
+                rollout(state, number=i, context=where)
+                for where in ("plain", "reflection")
+                for i in range(2)
+            ]
             batch = R3(settings, history=store).recall(fresh, step=30)
-            plain, reflection = ([batch.rows[i] for i in group.recalled] for group in batch.groups)
+            plain, reflection = (
+                [batch.rows[i] for i in group.recalled] for group in batch.groups
+            )
             both = include and (state == W or old_logprobs == "recompute")
             whole = [(number, 1), (number + 1, 3)] if both else [(number, 1)]
             assert of_rows(row.rollout for row in plain) == whole
@@ -108,11 +143,15 @@ def test_no_response_is_recalled_twice_and_no_failure_without_a_bound(include, o
             assert batch_metrics(batch, step=30)["r3/replay/starts_elsewhere"] == (state == C)
             if state == C and old_logprobs == "behaviour":
                 assert all(row.old_logprobs is not None for row in plain)
-        found = store.recall("a", C, k=9, step=30, max_policy_lag=30, contexts=(Context.REFLECTION,))
+        found = store.recall(
+            "a", C, k=9, step=30, max_policy_lag=30, contexts=(Context.REFLECTION,)
+        )
         assert of_rows(one.rollout for one in found) == [(7, 3), (8, 3)]
 
 
-def test_what_a_step_remembers_is_recalled_in_the_next_and_forgotten_when_it_is_rolled_back(history):
+def test_what_a_step_remembers_is_recalled_in_the_next_and_forgotten_when_it_is_rolled_back(
+    history,
+):
     r3 = R3(settings_of(replay__k=9), history=history)
     r3.remember([rollout(C, number=7, step=6)], step=6, epoch=2)
     assert numbers(r3.stored("a", C, step=7)) == [1, 2, 7] and history.last_step == 7
@@ -130,15 +169,22 @@ def test_every_group_says_what_became_of_it():
     limits = HistorySettings(max_per_problem_and_verdict=1)
     with HistoryStore.open(":memory:", limits=limits) as store:
         store.commit_step(1, 1, [rollout(C, uid=uid, step=7) for uid in ("stored", "evicted")])
-        store.commit_step(2, 1, [rollout(C, uid="too old", step=1), rollout(W, uid="right", step=7)])
+        store.commit_step(
+            2, 1, [rollout(C, uid="too old", step=1), rollout(W, uid="right", step=7)]
+        )
         store.set_rollback_floor(2)
         with store._transaction("evict from") as connection:  # as a full file does
             connection.execute(
                 "UPDATE rollouts SET evicted_at = 2 WHERE problem = (SELECT id FROM problems WHERE uid = 'evicted')"
             )
         uids = ("stored", "evicted", "too old", "never")
-        fresh = [rollout(W, uid=uid, number=i, truncated=True) for uid in uids for i in range(2)]
-        fresh += [rollout(C, uid="right", number=i) for i in range(2)] + [rollout(C, uid="m"), rollout(W, uid="m")]
+        fresh = [
+            rollout(W, uid=uid, number=i, truncated=True) for uid in uids for i in range(2)
+        ]
+        fresh += [rollout(C, uid="right", number=i) for i in range(2)] + [
+            rollout(C, uid="m"),
+            rollout(W, uid="m"),
+        ]
         r3 = R3(settings_of(replay__max_policy_lag=5), history=store)
         batch = r3.mix(fresh, step=9, entropy=[np.full(2, 1.0)] * len(fresh))
         assert [(group.replay, group.ranking) for group in batch.groups] == [
@@ -178,7 +224,9 @@ def test_an_order_that_chooses_nothing_is_told_from_an_empty_store(history, tmp_
 
 def test_nothing_is_recalled_or_ranked_where_it_is_switched_off():
     rows = [rollout(W, number=i, truncated=True) for i in range(2)]
-    batch = Storing(lambda uid, verdict: [rollout(C)], replay__enabled=False).recall(rows, step=0)
+    batch = Storing(lambda uid, verdict: [rollout(C)], replay__enabled=False).recall(
+        rows, step=0
+    )
     assert len(batch.rows) == 2
     for keys, ranked, fate in (
         ({"ranking__enabled": False}, {}, RankingFate.OFF),
@@ -192,14 +240,18 @@ def test_nothing_is_recalled_or_ranked_where_it_is_switched_off():
 
 def test_trained_tokens_are_prompt_and_response_of_every_trained_row_in_every_pass():
     fresh = [rollout(W, number=i) for i in range(3)]  # two and two tokens each
-    r3 = Storing(lambda uid, verdict: [rollout(C, number=9, prompt=(1, 2, 3, 4))], replay__mode="replace")
+    r3 = Storing(
+        lambda uid, verdict: [rollout(C, number=9, prompt=(1, 2, 3, 4))], replay__mode="replace"
+    )
     # one row gave way; the recalled one is trained with the prompt of the group, two tokens long
     assert trained_tokens(r3.recall(fresh, step=1), passes=2) == 2 * 3 * 4
 
 
 def test_which_rows_give_way_depends_on_seed_and_step_alone():
     def given_way(seed, step):
-        r3 = Storing(lambda uid, verdict: [rollout(C, number=9)], seed=seed, replay__mode="replace")
+        r3 = Storing(
+            lambda uid, verdict: [rollout(C, number=9)], seed=seed, replay__mode="replace"
+        )
         batch = r3.recall([rollout(W, number=i) for i in range(8)], step=step)
         return [row.index for row in batch.rows if not row.trained]
 
@@ -219,7 +271,9 @@ def test_stored_logprobs_need_the_same_prompt_and_the_key():
 
 
 def bounds(peak, width):
-    return EntropyBounds(peak_lower=peak, peak_upper=peak + width, global_lower=1 / peak, global_upper=1 / peak)
+    return EntropyBounds(
+        peak_lower=peak, peak_upper=peak + width, global_lower=1 / peak, global_upper=1 / peak
+    )
 
 
 @pytest.mark.parametrize(
@@ -234,17 +288,24 @@ def bounds(peak, width):
 )
 def test_exact_entropy_is_asked_for_where_bounds_do_not_decide(source, width, exact):
     """Bounds that do not overlap decide; with a width of None the second row has none."""
-    rows = [rollout(W, number=i, truncated=True, bounds=bounds(1.0 + i, width or 0.1)) for i in range(2)]
+    rows = [
+        rollout(W, number=i, truncated=True, bounds=bounds(1.0 + i, width or 0.1))
+        for i in range(2)
+    ]
     rows[1].entropy_bounds = width and rows[1].entropy_bounds
     r3 = R3(settings_of(ranking__entropy_source=source))
     batch = r3.recall(rows, step=0)
     assert r3.rows_to_measure(batch) == exact
-    r3.assign_advantages(batch, dict.fromkeys(exact, EntropyStatistics(peak=1.0, global_=0.5, source="exact")))
+    r3.assign_advantages(
+        batch, dict.fromkeys(exact, EntropyStatistics(peak=1.0, global_=0.5, source="exact"))
+    )
     assert batch.groups[0].entropy_source == ("exact" if exact else "topk")
 
 
 def test_a_ranked_row_without_any_entropy_is_told():
-    with pytest.raises(TrainingStopped, match="problem a has neither token entropies nor bounds"):
+    with pytest.raises(
+        TrainingStopped, match="problem a has neither token entropies nor bounds"
+    ):
         R3().mix([rollout(W, number=i, truncated=True) for i in range(2)], step=0)
 
 
@@ -253,7 +314,9 @@ def test_a_row_keeps_its_three_rewards(as_tokens):
     """Two truncated failures, ranked 0.5 and 0, centred to 0.25 and -0.25, not scaled: nobody verified a difference."""
     rows = [rollout(W, number=i, truncated=True) for i in range(2)]
     statistics = [(2.0, 0.1), (1.0, 0.2)]
-    entropy = [EntropyStatistics(peak=peak, global_=mean, source="exact") for peak, mean in statistics]
+    entropy = [
+        EntropyStatistics(peak=peak, global_=mean, source="exact") for peak, mean in statistics
+    ]
     if as_tokens:  # peaks 2 and 1.5, means 1 and 1.5
         entropy = [np.array([2.0, 0.0]), np.array([1.5, 1.5])]
     batch = R3().mix(rows, step=0, entropy=entropy)
@@ -281,7 +344,9 @@ def test_a_ranking_by_logprob_asks_for_no_entropy():
 
 
 def failure(uid, ids, verdict=W, *, given=0, step=0):
-    made = rollout(verdict, uid=uid, step=step, context=Context.PREFIX if given else Context.PLAIN)
+    made = rollout(
+        verdict, uid=uid, step=step, context=Context.PREFIX if given else Context.PLAIN
+    )
     made.response_ids = np.array(ids, dtype=np.int32)
     made.response_logprobs = np.linspace(-1, -0.5, len(ids), dtype=np.float32)
     made.given = ((0, given),) if given else ()
@@ -289,30 +354,46 @@ def failure(uid, ids, verdict=W, *, given=0, step=0):
 
 
 def marked(rollouts, values, *, limit=5, explained=0.5, **keys):
-    settings = settings_of(**{f"exploration__rrl__{k}": v for k, v in {"min_continuation": 0.0, **keys}.items()})
+    settings = settings_of(
+        **{f"exploration__rrl__{k}": v for k, v in {"min_continuation": 0.0, **keys}.items()}
+    )
     for one in rollouts:
         one.state = None
     known = {i: np.array(v, np.float32) for i, v in enumerate(values) if v is not None}
-    R3(settings, max_response_tokens=limit).mark_states(rollouts, known, step=0, explained=explained)
+    R3(settings, max_response_tokens=limit).mark_states(
+        rollouts, known, step=0, explained=explained
+    )
     return [one.state and (one.state.num_tokens, one.state.value) for one in rollouts]
 
 
 def test_one_state_is_marked_of_each_problem_that_a_step_did_not_solve():
     rollouts = [
         failure("a", [5, 9, 5, 5]),
-        failure("a", [5, 9, 6, 5, 5, 9]),  # longer than the limit of 5: 4 tokens at most are given
+        failure(
+            "a", [5, 9, 6, 5, 5, 9]
+        ),  # longer than the limit of 5: 4 tokens at most are given
         failure("b", [5, 5, 5]),
         failure("b", [7, 7, 7], C),  # solved
         failure("c", [5, 5, 5, 5, 5], given=2),  # only behind what it was given
         failure("d", [5, 5, 5], Verdict.UNGRADED),
     ]
-    values = [[9, 0.25, 0.5, 0.5], [9, 0.125, 0.25, 0.5, 0.75, 2], [1, 2, 3], [1, 2, 3], [0, 0, 5, 0.125, 9], None]
+    values = [
+        [9, 0.25, 0.5, 0.5],
+        [9, 0.125, 0.25, 0.5, 0.75, 2],
+        [1, 2, 3],
+        [1, 2, 3],
+        [0, 0, 5, 0.125, 9],
+        None,
+    ]
     assert marked(rollouts, values) == [None, (4, 0.75), None, None, (3, 0.125), None]
     rollouts[0].truncated = True  # it has no end mark, so it may be cut before its last token
     assert marked(rollouts, [[9, 0.25, 0.5, 0.875], *values[1:]])[:2] == [(3, 0.875), None]
     # not before the critic explains a tenth of the returns' variance
     for explained, num_states in ((None, 0), (0.099, 0), (0.1, 2), (-0.5, 0)):
-        assert sum(one is not None for one in marked(rollouts, values, explained=explained)) == num_states
+        assert (
+            sum(one is not None for one in marked(rollouts, values, explained=explained))
+            == num_states
+        )
     assert any(marked(rollouts, values, explained=-0.5, min_explained_variance=-1.0))
 
 
@@ -322,17 +403,36 @@ def test_one_state_is_marked_of_each_problem_that_a_step_did_not_solve():
     st.sampled_from([0.0, 0.25, 0.5, 0.9]),
     st.sampled_from(["value", "random"]),
 )
-def test_a_continuation_has_its_least_budget_whenever_it_is_marked_or_chosen(lengths, limit, least, cut):
+def test_a_continuation_has_its_least_budget_whenever_it_is_marked_or_chosen(
+    lengths, limit, least, cut
+):
     """Under another limit than that of the step that marked it, too."""
     rollouts = [failure(f"p{i}", range(n)) for i, (n, _) in enumerate(lengths)]
     for one, (_, truncated) in zip(rollouts, lengths, strict=True):
         one.truncated = truncated
-    marked(rollouts, [np.sin(np.arange(n)) for n, _ in lengths], limit=40, cut=cut, min_continuation=least)
-    assert all(40 - length >= max(1, least * 40) for one in rollouts if one.state for length, _ in one.state.cuts)
+    marked(
+        rollouts,
+        [np.sin(np.arange(n)) for n, _ in lengths],
+        limit=40,
+        cut=cut,
+        min_continuation=least,
+    )
+    assert all(
+        40 - length >= max(1, least * 40)
+        for one in rollouts
+        if one.state
+        for length, _ in one.state.cuts
+    )
     with HistoryStore.open(":memory:") as store:
         store.commit_step(1, 1, rollouts)
-        settings = settings_of(exploration__rrl__ratio=0.9, exploration__rrl__min_continuation=least)
-        chosen = R3(settings, history=store, max_response_tokens=limit).states(count=9, step=1).prefixes
+        settings = settings_of(
+            exploration__rrl__ratio=0.9, exploration__rrl__min_continuation=least
+        )
+        chosen = (
+            R3(settings, history=store, max_response_tokens=limit)
+            .states(count=9, step=1)
+            .prefixes
+        )
         assert all(limit - len(prefix.ids) >= max(1, least * limit) for prefix in chosen)
 
 
@@ -350,14 +450,20 @@ def test_todays_critic_chooses_among_the_drawn():
             one.state = PromisingState(num_tokens=2, value=-float(one.uid))
         store.commit_step(1, 1, rollouts)
         for cut in ("random", "value"):
-            r3 = R3(settings_of(exploration__rrl__ratio=0.5, exploration__rrl__cut=cut), history=store, seed=3)
+            r3 = R3(
+                settings_of(exploration__rrl__ratio=0.5, exploration__rrl__cut=cut),
+                history=store,
+                seed=3,
+            )
             chosen = r3.states(count=4, step=1, values_of=values_of).uids
             assert len(chosen) == 2 and len(asked) == (8 if cut == "value" else 0)
         assert sorted(map(int, chosen)) == sorted(asked)[-2:]
 
 
 def states_of(history, *, step, ratio=0.5, count=4, **keys):
-    settings = settings_of(exploration__rrl__ratio=ratio, **{f"exploration__rrl__{k}": v for k, v in keys.items()})
+    settings = settings_of(
+        exploration__rrl__ratio=ratio, **{f"exploration__rrl__{k}": v for k, v in keys.items()}
+    )
     return R3(settings, history=history, seed=3).states(count=count, step=step)
 
 
@@ -369,23 +475,37 @@ def test_a_batch_starts_from_stored_states_and_says_which():
                 one.state = PromisingState(num_tokens=2, value=place + step / 10)
             store.commit_step(step, 1, found)
         chosen = states_of(store, step=4)
-        assert len(chosen.prefixes) == 2 and len(set(chosen.uids)) == 2  # half of 4 groups, one of each problem
+        # half of 4 groups, one of each problem
+        assert len(chosen.prefixes) == 2 and len(set(chosen.uids)) == 2
         for prefix in chosen.prefixes:
-            assert prefix.ids.tolist() == [4 - prefix.state.age, 5] and len(prefix.logprobs) == 2
-        assert chosen.metrics["r3/rrl/continued"] == 2 and chosen.metrics["r3/rrl/not_drawn"] == 10
+            assert (
+                prefix.ids.tolist() == [4 - prefix.state.age, 5] and len(prefix.logprobs) == 2
+            )
+        assert (
+            chosen.metrics["r3/rrl/continued"] == 2 and chosen.metrics["r3/rrl/not_drawn"] == 10
+        )
         # the same history, step and seed choose the same, whatever was done in between
         again = states_of(store, step=4)
         assert [one.state for one in again.prefixes] == [one.state for one in chosen.prefixes]
         store.commit_step(5, 1, [failure("d", [1, 2])])
         store.roll_back(4)
-        assert [one.state for one in states_of(store, step=4).prefixes] == [one.state for one in chosen.prefixes]
+        assert [one.state for one in states_of(store, step=4).prefixes] == [
+            one.state for one in chosen.prefixes
+        ]
         # at least one group asks a problem; nothing without a ratio
         assert len(states_of(store, step=4, ratio=0.99, count=2).prefixes) == 1
-        assert states_of(store, step=4, ratio=0.0).prefixes == [] and states_of(store, step=4, ratio=0.0).metrics == {}
+        assert (
+            states_of(store, step=4, ratio=0.0).prefixes == []
+            and states_of(store, step=4, ratio=0.0).metrics == {}
+        )
         asked = R3(settings_of(), history=store).prompts(
-            [SimpleNamespace(uid="z")], step=4, epoch=1, render=Plain(), states=chosen,
+            [SimpleNamespace(uid="z")],
+            step=4,
+            epoch=1,
+            render=Plain(),
+            states=chosen,
             of_states=[SimpleNamespace(uid=uid) for uid in chosen.uids],
-        )  # fmt: skip
+        )
         assert [(one.context, one.place, one.prompt) for one in asked] == [
             (Context.PLAIN, 0, "z"),
             *((Context.PREFIX, i, uid) for i, uid in enumerate(chosen.uids, start=1)),

@@ -34,12 +34,20 @@ from tests.tables import tables_beside
 
 GROUP, LIMIT, END = 4, 3, 13
 BASE = [
-    "algorithm.adv_estimator=r3", "trainer.v1.trainer_mode=r3", f"actor_rollout_ref.rollout.n={GROUP}",
-    "actor_rollout_ref.rollout.calculate_log_probs=true", "data.train_batch_size=2", f"data.max_response_length={LIMIT}",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=2", "actor_rollout_ref.actor.use_dynamic_bsz=true",
-    "+r3.replay.mode=replace", "+r3.replay.k=1", "data.max_prompt_length=2000",
-    "+r3.replay.dual_clip=2.5", "algorithm.rollout_correction.rollout_is=token",
-]  # fmt: skip
+    "algorithm.adv_estimator=r3",
+    "trainer.v1.trainer_mode=r3",
+    f"actor_rollout_ref.rollout.n={GROUP}",
+    "actor_rollout_ref.rollout.calculate_log_probs=true",
+    "data.train_batch_size=2",
+    f"data.max_response_length={LIMIT}",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+    "actor_rollout_ref.actor.use_dynamic_bsz=true",
+    "+r3.replay.mode=replace",
+    "+r3.replay.k=1",
+    "data.max_prompt_length=2000",
+    "+r3.replay.dual_clip=2.5",
+    "algorithm.rollout_correction.rollout_is=token",
+]
 pytestmark = [pytest.mark.slow, pytest.mark.stack]
 
 
@@ -54,12 +62,21 @@ class Workers:
     _dispatch_info = {"actor": [0]}
 
     def compute_log_prob(self, batch):
-        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["input_ids"])
+        data = tq.kv_batch_get(
+            keys=batch.keys, partition_id=batch.partition_id, select_fields=["input_ids"]
+        )
         fields = [
-            {"log_probs": torch.full((len(ids),), -2.0), "entropy": (ids == 1) * 2.0 + (ids == 2) * 1.2}
+            {
+                "log_probs": torch.full((len(ids),), -2.0),
+                "entropy": (ids == 1) * 2.0 + (ids == 2) * 1.2,
+            }
             for ids in data["input_ids"].unbind()
         ]
-        tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=list_of_dict_to_tensordict(fields))
+        tq.kv_batch_put(
+            keys=batch.keys,
+            partition_id=batch.partition_id,
+            fields=list_of_dict_to_tensordict(fields),
+        )
         return batch
 
 
@@ -84,12 +101,17 @@ def prompt(text):
 def columns(*texts):
     raw = np.empty(len(texts), dtype=object)
     raw[:] = [prompt(text) for text in texts]
-    return {"raw_prompt": raw, "answer": np.array([f"answer of {text}" for text in texts], dtype=object)}
+    return {
+        "raw_prompt": raw,
+        "answer": np.array([f"answer of {text}" for text in texts], dtype=object),
+    }
 
 
 def trainer_in(directory, batches, *overrides):
     made = get_trainer_cls("r3")(
-        config_of(f"trainer.default_local_dir={directory}", "trainer.resume_mode=disable", *overrides)
+        config_of(
+            f"trainer.default_local_dir={directory}", "trainer.resume_mode=disable", *overrides
+        )
     )
     made.tokenizer, made.actor_rollout_wg, made.steps_per_epoch = tokenizer(), Workers(), 2
     made._load_checkpoint()
@@ -107,28 +129,70 @@ def step(trainer, responses):
         fields, keys, tags = [], [], []
         for session, (response, reward) in enumerate(responses[ids]):
             scores = torch.tensor([*[0.0] * (len(response) - 1), reward])
-            ones, response = torch.ones(len(response), dtype=torch.int64), torch.tensor(response)
+            ones, response = (
+                torch.ones(len(response), dtype=torch.int64),
+                torch.tensor(response),
+            )
             all_ids = torch.cat([prompt_ids, response])
-            fields.append(dict(prompts=prompt_ids, responses=response, input_ids=all_ids, position_ids=torch.arange(len(all_ids)),
-                response_mask=ones, loss_mask=ones, rm_scores=scores, rollout_log_probs=-ones.float(), uid=row["uid"]))  # fmt: skip
+            fields.append(
+                dict(
+                    prompts=prompt_ids,
+                    responses=response,
+                    input_ids=all_ids,
+                    position_ids=torch.arange(len(all_ids)),
+                    response_mask=ones,
+                    loss_mask=ones,
+                    rm_scores=scores,
+                    rollout_log_probs=-ones.float(),
+                    uid=row["uid"],
+                )
+            )
             keys.append(f"{row['uid']}_{session}_0")
-            sizes = dict(prompt_len=len(prompt_ids), response_len=len(ones), seq_len=len(all_ids))
+            sizes = dict(
+                prompt_len=len(prompt_ids), response_len=len(ones), seq_len=len(all_ids)
+            )
             tags.append({"status": "success", **sizes})
-        tq.kv_batch_put(keys=keys, partition_id="train", fields=list_of_dict_to_tensordict(fields), tags=tags)
+        tq.kv_batch_put(
+            keys=keys,
+            partition_id="train",
+            fields=list_of_dict_to_tensordict(fields),
+            tags=tags,
+        )
         done = {"is_prompt": True, "status": "finished", "global_steps": 1}
         tq.kv_put(key=row["uid"], partition_id="train", tag=done)
     batch, metrics = trainer.replay_buffer.sample(trainer.global_steps, "train", 2)
     batch.extra_info["temperature"] = 1.0
-    for call in (trainer._balance_batch, trainer._compute_old_log_prob, trainer._compute_advantage):
+    for call in (
+        trainer._balance_batch,
+        trainer._compute_old_log_prob,
+        trainer._compute_advantage,
+    ):
         batch = call(batch, metrics=metrics)
-    fields = ["prompts", "responses", "advantages", "old_log_probs", "rollout_log_probs", "input_ids", "rm_scores"]
+    fields = [
+        "prompts",
+        "responses",
+        "advantages",
+        "old_log_probs",
+        "rollout_log_probs",
+        "input_ids",
+        "rm_scores",
+    ]
     more = ["response_mask", "rollout_is_weights"]
-    data = tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=[*fields, *more])
+    data = tq.kv_batch_get(
+        keys=batch.keys, partition_id="train", select_fields=[*fields, *more]
+    )
     rows = {}
-    for row, tag in zip(zip(*(data[field].unbind() for field in fields), strict=True), batch.tags, strict=True):
-        assert tag["seq_len"] == len(row[5]) and len({len(one) for one in (*row[1:5], row[6])}) == 1
+    for row, tag in zip(
+        zip(*(data[field].unbind() for field in fields), strict=True), batch.tags, strict=True
+    ):
+        assert (
+            tag["seq_len"] == len(row[5])
+            and len({len(one) for one in (*row[1:5], row[6])}) == 1
+        )
         assert row[5].tolist() == [*row[0].tolist(), *row[1].tolist()]
-        rows.setdefault(trainer.tokenizer.decode(row[0]), []).append([one.tolist() for one in row[1:5]])
+        rows.setdefault(trainer.tokenizer.decode(row[0]), []).append(
+            [one.tolist() for one in row[1:5]]
+        )
     check_loss(trainer, data, [row for group in rows.values() for row in group])
     tq.kv_clear(keys=batch.keys, partition_id="train")
     trainer.global_steps += 1
@@ -145,15 +209,21 @@ def check_loss(trainer, data, rows, now=-0.5):
             loss = max(-ratio * advantage, -min(max(ratio, 0.8), 1.2) * advantage)
             bounded = min(loss, -2.5 * advantage) if advantage < 0 else loss
             losses.append(bounded * min(math.exp(before - engine), 2.0))
-    assign_non_tensor(data, dp_size=1, batch_num_tokens=len(losses), global_batch_size=len(rows))
-    today = torch.nested.as_nested_tensor([torch.full((len(ids),), now) for ids in data["input_ids"].unbind()])
+    assign_non_tensor(
+        data, dp_size=1, batch_num_tokens=len(losses), global_batch_size=len(rows)
+    )
+    today = torch.nested.as_nested_tensor(
+        [torch.full((len(ids),), now) for ids in data["input_ids"].unbind()]
+    )
     actor = omega_conf_to_dataclass(trainer.config.actor_rollout_ref.actor)
     loss, _ = ppo_loss(actor, {"log_probs": today}, data)
     assert loss.item() == approx(statistics.fmean(losses), rel=1e-5)
 
 
 def eq3(*rewards):
-    return [(reward - statistics.fmean(rewards)) / statistics.stdev(rewards) for reward in rewards]
+    return [
+        (reward - statistics.fmean(rewards)) / statistics.stdev(rewards) for reward in rewards
+    ]
 
 
 WRONG = [(ids, 0.0) for ids in ([0, END], [1, 5, 5], [3, 4, END], [2, 2, 5])]
@@ -169,18 +239,24 @@ def test_stored_and_reflection_rows_reach_the_actors_update(queue, tmp_path):
     assert trainer.config.actor_rollout_ref.actor.clip_ratio_c == 2.5
     rows, _ = step(trainer, {"1+1=": ONE_RIGHT, "2+2=": WRONG})
     assert {text: len(group) for text, group in rows.items()} == {"1+1=": GROUP, "2+2=": GROUP}
-    assert sorted(row[1][-1] for row in rows["1+1="]) == approx(sorted(eq3(1, 0, 0, 0)), abs=1e-5)
+    assert sorted(row[1][-1] for row in rows["1+1="]) == approx(
+        sorted(eq3(1, 0, 0, 0)), abs=1e-5
+    )
     rows, metrics = step(trainer, {"1+1=": WRONG, "3+3=": WRONG})
     (recalled,) = [row for row in rows["1+1="] if row[0] == [9, 9, END]]
     others = {tuple(row[0]): row[1:3] for row in rows["1+1="] if row is not recalled}
     assert len(others) == 3 and all(set(old) == {-2.0} for _, old in others.values())
     assert recalled[2] == recalled[3] == [-1.0] * 3
-    both = all(ids in others for ids in RANKED if ids[-1] == 5)  # one of the four failures gave way
+    # one of the four failures gave way
+    both = all(ids in others for ids in RANKED if ids[-1] == 5)
     expected = eq3(*(value * both for value in RANKED.values()), 1.0)
     assert recalled[1] == approx([expected[-1]] * 3)
     for ids, value in zip(RANKED, expected, strict=False):
         assert ids not in others or others[ids][0] == approx([value] * len(ids))
-    assert metrics["r3/replay/recalled"] == 1 and {tuple(row[0]): row[1][0] for row in rows["3+3="]} == RANKED
+    assert (
+        metrics["r3/replay/recalled"] == 1
+        and {tuple(row[0]): row[1][0] for row in rows["3+3="]} == RANKED
+    )
     # the second epoch: 2+2 was never right, and its reflection prompt takes the turn of 4+4
     rows, metrics = step(trainer, {"4+4=": WRONG, "2+2=": WRONG})
     (reflection,) = rows.keys() - {"2+2="}
@@ -192,7 +268,10 @@ def test_stored_and_reflection_rows_reach_the_actors_update(queue, tmp_path):
     trainer.r3.history.close()
     with resumed(tmp_path, 2) as history:
         assert history.last_step == 2
-    with pytest.raises(ConfigError, match="history.sqlite ends at step 2, before the checkpoint's 5; put the history"):
+    with pytest.raises(
+        ConfigError,
+        match="history.sqlite ends at step 2, before the checkpoint's 5; put the history",
+    ):
         resumed(tmp_path, 5)
 
 
@@ -208,7 +287,11 @@ def resumed(directory, step):
 
 def test_the_command_of_the_example_is_taken():
     words = (Path(__file__).parents[2] / "examples" / "verl_r3.sh").read_text().split()
-    overrides = [word for word in words if re.match(r"\+?[a-z_3]+[.][a-z_.3]+=", word) and "$" not in word]
+    overrides = [
+        word
+        for word in words
+        if re.match(r"\+?[a-z_3]+[.][a-z_.3]+=", word) and "$" not in word
+    ]
     config = config_of(*overrides, base=[])
     validate_config(config, use_reference_policy=False, use_critic=False)
     made = R3PPOTrainer(config)
@@ -225,15 +308,24 @@ def test_what_verl_cannot_carry_is_refused_by_name(override):
 
 
 @pytest.mark.parametrize(
-    "name", ["_balance_batch", "_compute_old_log_prob", "_compute_advantage", "_fetch_one_gen_batch"]
+    "name",
+    ["_balance_batch", "_compute_old_log_prob", "_compute_advantage", "_fetch_one_gen_batch"],
 )
 def test_verl_still_has_each_hook_with_these_parameters(name):
-    ours, theirs = (inspect.signature(getattr(one, name)).parameters for one in (R3PPOTrainer, PPOTrainer))
+    ours, theirs = (
+        inspect.signature(getattr(one, name)).parameters for one in (R3PPOTrainer, PPOTrainer)
+    )
     assert list(ours)[:3] == list(theirs)[: len(list(ours)[:3])]
 
 
 def test_a_step_calls_the_hooks_in_this_order():
     source = inspect.getsource(PPOTrainer._step_once)
-    calls = ["replay_buffer.sample", "_balance_batch", "_compute_old_log_prob", "_compute_advantage", "_update_actor"]
+    calls = [
+        "replay_buffer.sample",
+        "_balance_batch",
+        "_compute_old_log_prob",
+        "_compute_advantage",
+        "_update_actor",
+    ]
     assert sorted(calls, key=source.index) == calls
     assert "batch_keys=batch.keys" in inspect.getsource(PPOTrainer._compute_advantage)

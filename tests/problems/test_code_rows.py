@@ -27,11 +27,18 @@ CASES = [
 LINES = [{"input": "[1, 2]\n3", "output": "[4, 5]", "testtype": "functional"}]
 PROBLEM = "Add two numbers."
 
-ROWS = [json.loads(line) for line in Path(__file__).with_name("code_rows.jsonl").read_text("utf-8").splitlines()]
+ROWS = [
+    json.loads(line)
+    for line in Path(__file__).with_name("code_rows.jsonl").read_text("utf-8").splitlines()
+]
 PROGRAM, FUNCTION, REFUSED = (
-    {entry["name"]: entry["row"] if kind != "refused" else (entry["row"], entry["sentence"]) for entry in ROWS if entry["kind"] == kind}
+    {
+        entry["name"]: entry["row"] if kind != "refused" else (entry["row"], entry["sentence"])
+        for entry in ROWS
+        if entry["kind"] == kind
+    }
     for kind in ("program", "function", "refused")
-)  # fmt: skip
+)
 
 
 def only(tmp_path, row, **settings):
@@ -57,19 +64,36 @@ def test_programs(tmp_path, row):
 @pytest.mark.parametrize("row", FUNCTION.values(), ids=FUNCTION)
 def test_functions(tmp_path, row):
     label, tests = only(tmp_path, row)
-    assert (tests.kind, tests.fn_name, tests.inputs, tests.outputs) == ("a function", "add", [[1, 2], [3, 4]], [3, 7])
+    assert (tests.kind, tests.fn_name, tests.inputs, tests.outputs) == (
+        "a function",
+        "add",
+        [[1, 2], [3, 4]],
+        [3, 7],
+    )
     assert "add" in label.problem  # else nobody could know it
 
 
 def test_how_arguments_and_outputs_are_read(tmp_path):
-    row = {"question_content": PROBLEM, "metadata": '{"func_name": "f"}', "public_test_cases": json.dumps(LINES)}
+    row = {
+        "question_content": PROBLEM,
+        "metadata": '{"func_name": "f"}',
+        "public_test_cases": json.dumps(LINES),
+    }
     assert only(tmp_path, row)[1].inputs == [[[1, 2], 3]]
     assert only(tmp_path, row)[1].outputs == [[4, 5]]
     boxed = {"fn_name": "f", "inputs": [[{"1": 2}]], "outputs": [[5]]}
     tests = only(tmp_path, {"question": "f", "input_output": json.dumps(boxed)})[1]
     assert tests.boxed_outputs and tests.integer_keys
-    listed = only(tmp_path, {"question_content": "f", "metadata": '{"func_name": "f"}', "public_test_cases": json.dumps(
-        [{"input": "1", "output": "[5]", "testtype": "functional"}])})[1]  # fmt: skip
+    listed = only(
+        tmp_path,
+        {
+            "question_content": "f",
+            "metadata": '{"func_name": "f"}',
+            "public_test_cases": json.dumps(
+                [{"input": "1", "output": "[5]", "testtype": "functional"}]
+            ),
+        },
+    )[1]
     assert not listed.boxed_outputs
     big = {"fn_name": "f", "inputs": [[12345678901234567890123, "007"]], "outputs": ["0.50"]}
     tests = only(tmp_path, {"question": "f", "input_output": json.dumps(big)})[1]
@@ -80,12 +104,22 @@ def test_limits_of_the_rows(tmp_path):
     assert only(tmp_path, PROGRAM["code_contests"])[1].time_limit == 2.5
     assert only(tmp_path, PROGRAM["code_contests"])[1].memory_limit_mb == 256
     assert only(tmp_path, FUNCTION["taco"])[1].time_limit == 2
-    assert (limit_of("1500 ms"), limit_of(None), limit_of("inf"), limit_of(0)) == (1.5, None, None, None)
+    assert (limit_of("1500 ms"), limit_of(None), limit_of("inf"), limit_of(0)) == (
+        1.5,
+        None,
+        None,
+        None,
+    )
 
 
 def test_asserts_of_mbpp(tmp_path):
-    row = {"text": "Add.", "test_list": ["assert math.isclose(add(1, 2), 3)", "assert add(3, 4) == 7"],
-           "test_setup_code": "", "test_imports": ["import math"], "challenge_test_list": ["assert add(0, 0) == 0"]}  # fmt: skip
+    row = {
+        "text": "Add.",
+        "test_list": ["assert math.isclose(add(1, 2), 3)", "assert add(3, 4) == 7"],
+        "test_setup_code": "",
+        "test_imports": ["import math"],
+        "challenge_test_list": ["assert add(0, 0) == 0"],
+    }
     label, tests = only(tmp_path, row)
     assert (tests.number, tests.setup) == (3, "import math")
     assert label.problem == "Add.\n\nThe function is called `add` and takes 2 arguments."
@@ -93,8 +127,12 @@ def test_asserts_of_mbpp(tmp_path):
 
 def test_humaneval(tmp_path):
     prompt = "from typing import List\n\ndef helper(x):\n    return x\n\ndef add(a, b):\n    '''Adds.'''\n"
-    row = {"prompt": prompt, "entry_point": "add", "test": "METADATA = {}\n\ndef check(candidate):\n    assert candidate(1, 2) == 3\n",
-           "canonical_solution": "    return a + b\n"}  # fmt: skip
+    row = {
+        "prompt": prompt,
+        "entry_point": "add",
+        "test": "METADATA = {}\n\ndef check(candidate):\n    assert candidate(1, 2) == 3\n",
+        "canonical_solution": "    return a + b\n",
+    }
     label, tests = only(tmp_path, row)
     assert label.problem == prompt
     assert tests.asserts == ["check(add)"]
@@ -124,16 +162,27 @@ def test_kodcode(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", ["import pytest, numpy, zoneinfo", "from pytest import approx as near, raises", "import pytest as p"]
+    "line",
+    [
+        "import pytest, numpy, zoneinfo",
+        "from pytest import approx as near, raises",
+        "import pytest as p",
+    ],
 )
 def test_tests_that_are_loaded_import_what_they_say(tmp_path, line):
     rows = [
         {"text": "Write f.", "test_list": [f"{line}\nassert f(1) == 2"]},
-        {"question": "f", "tests": json.dumps({"asserts": ["assert f(1) == 2"], "setup": line})},
+        {
+            "question": "f",
+            "tests": json.dumps({"asserts": ["assert f(1) == 2"], "setup": line}),
+        },
         {"question": "f", "test": f"{line}\ndef test_a():\n    assert f(1) == 2"},
     ]
     for row in rows:
-        assert judged("def f(x): return 2", load(tmp_path, [row], task="code").labels[0])[0] == "correct"
+        assert (
+            judged("def f(x): return 2", load(tmp_path, [row], task="code").labels[0])[0]
+            == "correct"
+        )
 
 
 def test_a_checker_and_what_the_problem_says_elsewhere(tmp_path):
@@ -156,20 +205,31 @@ def test_what_cannot_be_run_is_refused_and_counted(tmp_path, row, said):
 
 def test_a_prompt_in_words_is_no_part_of_the_program(tmp_path):
     prompt = "Complete it:\n```python\ndef add(a, b):\n```"
-    row = {"prompt": prompt, "entry_point": "add", "test": "def check(c):\n    assert c(1, 2) == 3"}
+    row = {
+        "prompt": prompt,
+        "entry_point": "add",
+        "test": "def check(c):\n    assert c(1, 2) == 3",
+    }
     tests = only(tmp_path, row)[1]
     assert (tests.preamble, tests.setup) == ("", row["test"])
 
 
 def test_the_first_page_says_which_shape(tmp_path):
-    problems = load(tmp_path, [PROGRAM["apps"], FUNCTION["apps"] | {"question": "Add again."}], task="code")
+    problems = load(
+        tmp_path, [PROGRAM["apps"], FUNCTION["apps"] | {"question": "Add again."}], task="code"
+    )
     forms = "1 APPS or TACO, standard input; 1 APPS or TACO, a function"
     assert problems.sources[0].how_read == f"problem: question, answer: input_output ({forms})"
 
 
 def test_a_column_of_ones_own(tmp_path):
     tests = {"asserts": ["assert add(1, 2) == 3"], "setup": "import math"}
-    label, found = only(tmp_path, {"ask": "Add.", "mine": json.dumps(tests)}, problem_key="ask", answer_key="mine")
+    label, found = only(
+        tmp_path,
+        {"ask": "Add.", "mine": json.dumps(tests)},
+        problem_key="ask",
+        answer_key="mine",
+    )
     assert (found.asserts, found.setup) == (tests["asserts"], "import math")
     assert "`add`" in label.problem
     with pytest.raises(DataError, match="no column that is known to hold the tests"):
@@ -177,7 +237,9 @@ def test_a_column_of_ones_own(tmp_path):
 
 
 def test_a_file_of_programs_without_the_task_says_so(tmp_path):
-    with pytest.raises(DataError, match=r"or use data\.task=code, if input_output holds tests of programs"):
+    with pytest.raises(
+        DataError, match=r"or use data\.task=code, if input_output holds tests of programs"
+    ):
         load(tmp_path, [PROGRAM["apps"]])
 
 
@@ -199,16 +261,27 @@ def test_a_pickle_runs_nothing(tmp_path):
     assert os.path.exists(mark)
 
 
-@pytest.mark.parametrize("damage", [lambda text: text[:-9], lambda text: "A" * 40, lambda text: "%%%"])
+@pytest.mark.parametrize(
+    "damage", [lambda text: text[:-9], lambda text: "A" * 40, lambda text: "%%%"]
+)
 def test_damaged_packs(damage):
     with pytest.raises(DataError):
-        unpacked(damage(base64.b64encode(zlib.compress(pickle.dumps(json.dumps(CASES)))).decode()))
+        unpacked(
+            damage(base64.b64encode(zlib.compress(pickle.dumps(json.dumps(CASES)))).decode())
+        )
 
 
 def test_the_contract_is_its_own_inverse():
-    text = json.dumps({"inputs": ["1"], "outputs": ["2"], "checker": "print(1)", "time_limit": 3.0})
+    text = json.dumps(
+        {"inputs": ["1"], "outputs": ["2"], "checker": "print(1)", "time_limit": 3.0}
+    )
     assert json.loads(write_tests(read_tests(text))) == json.loads(text)
-    for bad, said in (("{}", "no tests"), ("[1]", "contract"), ('{"inputs": ["1"], "outputs": [2]}', "not a text"), ("{", "not JSON"),
-                      ('{"inputs": ["1"], "outputs": ["2"], "time_limit": 0}', "limit")):  # fmt: skip
+    for bad, said in (
+        ("{}", "no tests"),
+        ("[1]", "contract"),
+        ('{"inputs": ["1"], "outputs": [2]}', "not a text"),
+        ("{", "not JSON"),
+        ('{"inputs": ["1"], "outputs": ["2"], "time_limit": 0}', "limit"),
+    ):
         with pytest.raises(DataError, match=said):
             read_tests(bad)

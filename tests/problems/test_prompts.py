@@ -11,7 +11,9 @@ SHOT = {"problem": "1 + 1", "response": r"\boxed{2}"}
 
 def test_the_template_replaces_problem_and_nothing_else():
     data = DataConfig(prompt_template=r"{problem} Put it in \boxed{x}. {} {{x}}")
-    assert problem_message(data, "{y} {problem}") == r"{y} {problem} Put it in \boxed{x}. {} {x}"
+    assert (
+        problem_message(data, "{y} {problem}") == r"{y} {problem} Put it in \boxed{x}. {} {x}"
+    )
 
 
 def test_worked_examples(byte_tokenizer):
@@ -19,8 +21,12 @@ def test_worked_examples(byte_tokenizer):
     assert render(byte_tokenizer, data, problem_message(data, "2 + 2")) == (
         r"<system>S</system><user>Q: 1 + 1</user><assistant>\boxed{2}</assistant><user>Q: 2 + 2</user><assistant>"
     )
-    data = DataConfig(chat_template=False, system_prompt="S", few_shot=[SHOT], prompt_template="Q: {problem}")
-    assert render(byte_tokenizer, data, problem_message(data, "2 + 2")) == ("S\n\nQ: 1 + 1\n\\boxed{2}\n\nQ: 2 + 2\n")
+    data = DataConfig(
+        chat_template=False, system_prompt="S", few_shot=[SHOT], prompt_template="Q: {problem}"
+    )
+    assert render(byte_tokenizer, data, problem_message(data, "2 + 2")) == (
+        "S\n\nQ: 1 + 1\n\\boxed{2}\n\nQ: 2 + 2\n"
+    )
 
 
 def test_tokens_are_counted_without_special_tokens(byte_tokenizer):
@@ -33,12 +39,17 @@ def test_a_template_that_is_missing_or_refuses_a_role(byte_tokenizer, monkeypatc
         render(byte_tokenizer, DataConfig(), "2 + 2")
     template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
     monkeypatch.setattr(byte_tokenizer, "chat_template", template)
-    with pytest.raises(DataError, match=r"refuses the turns system, user \(no system role\); drop data.system_prompt"):
+    with pytest.raises(
+        DataError,
+        match=r"refuses the turns system, user \(no system role\); drop data.system_prompt",
+    ):
         render(byte_tokenizer, DataConfig(system_prompt="S"), "2 + 2")
 
 
 def test_a_template_reads_parts_or_is_refused(byte_tokenizer, monkeypatch):
-    parts = "{% for m in messages %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endfor %}"
+    parts = (
+        "{% for m in messages %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endfor %}"
+    )
     monkeypatch.setattr(byte_tokenizer, "chat_template", parts)
     assert render(byte_tokenizer, DataConfig(system_prompt="S"), "2 + 2") == "[S][2 + 2]"
     monkeypatch.setattr(byte_tokenizer, "chat_template", "Hello")

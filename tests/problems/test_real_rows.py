@@ -12,7 +12,10 @@ from r3_openrlhf.problems.prompts import prompt_of, render
 from tests.problems.files import load, refused
 
 SETS = {
-    row["name"]: row for row in map(json.loads, Path(__file__).with_name("real_rows.jsonl").open(encoding="utf-8"))
+    row["name"]: row
+    for row in map(
+        json.loads, Path(__file__).with_name("real_rows.jsonl").open(encoding="utf-8")
+    )
 }
 
 
@@ -28,18 +31,26 @@ def test_rows_of_a_public_data_set(name, tmp_path, byte_tokenizer):
     for label, row in zip(labels, rows, strict=True):
         prompt = prompt_of(byte_tokenizer, DataConfig(path="x", **keys), label)
         texts = keys.get("prompt_template", "{problem}")
-        assert label.problem in prompt and all(row[key] in prompt for key in ("Body",) if key in texts)
+        assert label.problem in prompt and all(
+            row[key] in prompt for key in ("Body",) if key in texts
+        )
 
 
 TRL = importlib.util.find_spec("trl")
 FOLDER = Path(TRL.origin).with_name("chat_templates") if TRL and TRL.origin else Path("none")
-TEMPLATES = sorted(file.stem for file in FOLDER.glob("*.jinja") if not file.stem.endswith("_training"))
+TEMPLATES = sorted(
+    file.stem for file in FOLDER.glob("*.jinja") if not file.stem.endswith("_training")
+)
 TURNS = ["Be brief.", "1 + 1", r"\boxed{2}", "What is $2 + 2$,\nand why?"]
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_a_published_template_holds_each_turn_once_and_in_order(name, byte_tokenizer, monkeypatch):
-    monkeypatch.setattr(byte_tokenizer, "chat_template", (FOLDER / f"{name}.jinja").read_text(encoding="utf-8"))
+def test_a_published_template_holds_each_turn_once_and_in_order(
+    name, byte_tokenizer, monkeypatch
+):
+    monkeypatch.setattr(
+        byte_tokenizer, "chat_template", (FOLDER / f"{name}.jinja").read_text(encoding="utf-8")
+    )
     shot, values = {"problem": TURNS[1], "response": TURNS[2]}, {"bos_token": "<s>"}
     data = DataConfig(system_prompt=TURNS[0], few_shot=[shot], chat_template_kwargs=values)
     if name == "gemma":

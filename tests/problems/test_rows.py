@@ -11,7 +11,13 @@ from r3_openrlhf.problems.sources import load_problems
 from tests.problems.files import load, refused, write_jsonl
 
 ROWS = [
-    {"problem": f"p{n}", "answer": str(n), "weight": n / 2, "tests": {"in": [1, None]}, "big": 10**30 if n else None}
+    {
+        "problem": f"p{n}",
+        "answer": str(n),
+        "weight": n / 2,
+        "tests": {"in": [1, None]},
+        "big": 10**30 if n else None,
+    }
     for n in range(4)
 ]
 
@@ -34,8 +40,14 @@ def test_every_column_reaches_the_label_as_plain_data(tmp_path):
 
 
 def test_a_row_may_have_a_task_of_its_own(tmp_path):
-    rows = [{"problem": f"p{n}", "answer": "3:30", "kind": kind} for n, kind in enumerate(["time of day", None])]
-    assert [one.task for one in load(tmp_path, rows, task_key="kind").labels] == ["time_of_day", "math"]
+    rows = [
+        {"problem": f"p{n}", "answer": "3:30", "kind": kind}
+        for n, kind in enumerate(["time of day", None])
+    ]
+    assert [one.task for one in load(tmp_path, rows, task_key="kind").labels] == [
+        "time_of_day",
+        "math",
+    ]
     with refused(DataError, "the task (kind) is 'clock'; did you mean"):
         load(tmp_path, [rows[0] | {"kind": "clock"}], task_key="kind")
 
@@ -44,4 +56,8 @@ def test_a_reward_function_may_compare_with_anything(tmp_path):
     """A column of tests is no answer, and the graders of ours refuse it."""
     rows = [{"problem": f"p{n}", "answer": f"assert f({n}) == {n}\n" * 90} for n in range(40)]
     found = load(tmp_path, rows, with_rows=True)
-    assert len(found.labels) == 40 and found.findings and not any(one.refuses for one in found.findings)
+    assert (
+        len(found.labels) == 40
+        and found.findings
+        and not any(one.refuses for one in found.findings)
+    )

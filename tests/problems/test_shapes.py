@@ -15,7 +15,8 @@ from r3_openrlhf.problems.sources import load_problems
 from tests.problems.files import load, refused
 
 ROWS = [
-    {"problem": f"What is {n}, or 007?\nSay it.", "answer": answer} for n, answer in enumerate(["007", "0.50", "None"])
+    {"problem": f"What is {n}, or 007?\nSay it.", "answer": answer}
+    for n, answer in enumerate(["007", "0.50", "None"])
 ]
 
 
@@ -37,22 +38,34 @@ def save_arrow(path):
 
 DATA = datasets.Dataset.from_list(ROWS)
 FILES = {
-    "own.json": lambda path: path.write_text(json.dumps(ROWS)), "own.jsonl": save_lines,
+    "own.json": lambda path: path.write_text(json.dumps(ROWS)),
+    "own.jsonl": save_lines,
     "own.jsonl.gz": lambda path: save_lines(path, gzip.compress),
-    "own.jsonl.zst": lambda path: save_lines(path, lambda text: b"".join(map(zstandard.compress, (text[:9], text[9:])))),
-    "own.csv": lambda path: save_separated(path, ","), "own.tsv": lambda path: save_separated(path, "\t"),
-    "own.parquet": DATA.to_parquet, "own.arrow": save_arrow, "saved": DATA.save_to_disk,
-    "saved_with_splits": datasets.DatasetDict({"train": DATA, "test": DATA.select([0])}).save_to_disk,
-}  # fmt: skip
+    "own.jsonl.zst": lambda path: save_lines(
+        path, lambda text: b"".join(map(zstandard.compress, (text[:9], text[9:])))
+    ),
+    "own.csv": lambda path: save_separated(path, ","),
+    "own.tsv": lambda path: save_separated(path, "\t"),
+    "own.parquet": DATA.to_parquet,
+    "own.arrow": save_arrow,
+    "saved": DATA.save_to_disk,
+    "saved_with_splits": datasets.DatasetDict(
+        {"train": DATA, "test": DATA.select([0])}
+    ).save_to_disk,
+}
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_kind_of_file_gives_the_same_problems(name, tmp_path, monkeypatch):
     FILES[name](tmp_path / name)
-    monkeypatch.chdir(tmp_path)  # a name without a directory is a file that is there, not one of the hub
+    # a name without a directory is a file that is there, not one of the hub
+    monkeypatch.chdir(tmp_path)
     for path in (name, str(tmp_path / name)):
         problems = load_problems(DataConfig(path=path))
-        assert [{"problem": label.problem, "answer": label.references[0]} for label in problems.labels] == ROWS
+        assert [
+            {"problem": label.problem, "answer": label.references[0]}
+            for label in problems.labels
+        ] == ROWS
 
 
 def test_a_pattern_of_files_and_a_directory_of_tables(tmp_path):
@@ -66,7 +79,10 @@ def test_a_pattern_of_files_and_a_directory_of_tables(tmp_path):
 
 REFUSED_FILES = {  # file -> (content, sentence)
     "own.txt": (b"x", "own.txt is there, but how it ends says nothing about its format"),
-    "short.csv": (b"problem,answer\na,1\nb\nc,2\n", "line 3: it has not the 2 cells that the first line names"),
+    "short.csv": (
+        b"problem,answer\na,1\nb\nc,2\n",
+        "line 3: it has not the 2 cells that the first line names",
+    ),
     "latin.csv": ("problem,answer\nné,1\n".encode("latin-1"), "latin.csv is not UTF-8"),
     "broken.csv": (b'problem,answer\n"a,1\n', "line 1 cannot be read: unexpected end of data"),
     "broken.jsonl.gz": (b"not packed", "cannot be loaded: Not a gzipped file"),
@@ -84,9 +100,15 @@ def test_a_file_that_cannot_be_read_is_one_sentence(name, tmp_path):
 
 
 VERL = {
-    "prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2+2?"}], "data_source": "math_dapo",
-    "ability": "MATH", "reward_model": {"ground_truth": "4", "style": "rule"}, "extra_info": {"index": "7"},
-}  # fmt: skip
+    "prompt": [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "What is 2+2?"},
+    ],
+    "data_source": "math_dapo",
+    "ability": "MATH",
+    "reward_model": {"ground_truth": "4", "style": "rule"},
+    "extra_info": {"index": "7"},
+}
 
 
 def test_a_parquet_file_of_verl(tmp_path, byte_tokenizer):
@@ -96,28 +118,46 @@ def test_a_parquet_file_of_verl(tmp_path, byte_tokenizer):
     (label,), (counts,) = problems.labels, problems.sources
     assert (label.uid, label.problem, label.references) == ("7", "What is 2+2?", ["4"])
     assert (counts.problem_key, counts.answer_key) == ("prompt", "reward_model.ground_truth")
-    prompt = prompt_of(byte_tokenizer, DataConfig(path="x", prompt_template="{problem} Think."), label)
+    prompt = prompt_of(
+        byte_tokenizer, DataConfig(path="x", prompt_template="{problem} Think."), label
+    )
     assert prompt == "<system>Be brief.</system><user>What is 2+2? Think.</user><assistant>"
     other = DataConfig(path="x", system_prompt="Be long.")
     assert prompt_of(byte_tokenizer, other, label).startswith("<system>Be long.</system><user>")
 
 
 def test_several_turns_and_an_answer_that_is_there_already(tmp_path, byte_tokenizer):
-    turns = [("user", "Hi"), ("assistant", "Hello"), ("user", "What is 2+2?"), ("assistant", "It is 4.")]
+    turns = [
+        ("user", "Hi"),
+        ("assistant", "Hello"),
+        ("user", "What is 2+2?"),
+        ("assistant", "It is 4."),
+    ]
     messages = [{"role": role, "content": content} for role, content in turns]
     problems = load(tmp_path, [{"messages": messages, "ground_truth": "4"}])
     (label,) = problems.labels
     assert prompt_of(byte_tokenizer, DataConfig(path="x"), label) == (
         "<user>Hi</user><assistant>Hello</assistant><user>What is 2+2?</user><assistant>"
     )
-    assert prompt_of(byte_tokenizer, DataConfig(path="x", chat_template=False), label) == "Hi\n\nHello\n\nWhat is 2+2?"
-    assert problems.sources[0].problem_forms == {"last user turn of messages, without the turns after it": 1}
+    assert (
+        prompt_of(byte_tokenizer, DataConfig(path="x", chat_template=False), label)
+        == "Hi\n\nHello\n\nWhat is 2+2?"
+    )
+    assert problems.sources[0].problem_forms == {
+        "last user turn of messages, without the turns after it": 1
+    }
     assert type(label).from_json(label.to_json()) == label
 
 
 def test_the_same_question_after_other_turns_is_another_problem(tmp_path):
     rows = [
-        {"prompt": [{"role": "system", "content": word}, {"role": "user", "content": "And now?"}], "answer": word}
+        {
+            "prompt": [
+                {"role": "system", "content": word},
+                {"role": "user", "content": "And now?"},
+            ],
+            "answer": word,
+        }
         for word in ("one", "two")
     ]
     assert [label.references for label in load(tmp_path, rows).labels] == [["one"], ["two"]]
@@ -127,12 +167,20 @@ def test_the_same_question_after_other_turns_is_another_problem(tmp_path):
 
 
 def test_dotted_keys_go_into_structures_lists_and_json_texts(tmp_path):
-    row = {"q": {"en": "What?", "de": "Was?"}, "info": '{"answers": [{"value": 0.50}]}', "a.b": "dotted name"}
+    row = {
+        "q": {"en": "What?", "de": "Was?"},
+        "info": '{"answers": [{"value": 0.50}]}',
+        "a.b": "dotted name",
+    }
     keys = {"problem_key": "q.de", "answer_key": "info.answers.0.value"}
     (label,) = load(tmp_path, [row], **keys).labels
     assert (label.problem, label.references) == ("Was?", ["0.50"])
-    assert load(tmp_path, [row], problem_key="q.en", answer_key="a.b").labels[0].references == ["dotted name"]
-    with pytest.raises(DataError, match="line 1: q has no 'fr' for q.fr, only en, de; no row can be used"):
+    assert load(tmp_path, [row], problem_key="q.en", answer_key="a.b").labels[0].references == [
+        "dotted name"
+    ]
+    with pytest.raises(
+        DataError, match="line 1: q has no 'fr' for q.fr, only en, de; no row can be used"
+    ):
         load(tmp_path, [row], **keys | {"problem_key": "q.fr"})
 
 

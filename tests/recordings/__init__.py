@@ -15,7 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from r3_openrlhf.runs.directory import RunDirectory
-from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, Response, read_response, write_response
+from r3_openrlhf.stack.recorded_rollouts import (
+    PLAYBACK,
+    Response,
+    read_response,
+    write_response,
+)
 
 HERE = Path(__file__).parent
 MODEL = HERE / "tiny"
@@ -36,11 +41,33 @@ SETTINGS = {
 # What a step counts. Times, losses and other results of floating-point work are no part of it.
 COUNTS = (
     *("step", "epoch", "generated_tokens", "generated_tokens_total", "response_tokens"),
-    *(f"r3/groups/{name}" for name in ("all_correct", "none_correct", "mixed", "collapsed_before", "collapsed_after")),
+    *(
+        f"r3/groups/{name}"
+        for name in (
+            "all_correct",
+            "none_correct",
+            "mixed",
+            "collapsed_before",
+            "collapsed_after",
+        )
+    ),
     *("r3/reflection/groups", "r3/reflection/hard_prompts", "r3/grading/ungraded"),
-    *(f"r3/filter/{what}_{unit}" for what in ("dropped", "left_over") for unit in ("groups", "tokens")),
+    *(
+        f"r3/filter/{what}_{unit}"
+        for what in ("dropped", "left_over")
+        for unit in ("groups", "tokens")
+    ),
 )
-STORY = ("step", "uid", "context", "verdict", "outcome_reward", "recalled_from", "truncated", "text")
+STORY = (
+    "step",
+    "uid",
+    "context",
+    "verdict",
+    "outcome_reward",
+    "recalled_from",
+    "truncated",
+    "text",
+)
 
 
 def path_of(name: str) -> Path:
@@ -81,10 +108,16 @@ def pack(directory: Path, file: Path, about: dict) -> None:
         file,
         keys=np.array(list(found)),
         num_tokens=np.array([len(ids) for ids, _, _ in found.values()], dtype=np.int32),
-        widths=np.array([logprobs.shape[1] for _, logprobs, _ in found.values()], dtype=np.int32),
+        widths=np.array(
+            [logprobs.shape[1] for _, logprobs, _ in found.values()], dtype=np.int32
+        ),
         finish_reasons=np.array([reason for _, _, reason in found.values()]),
-        token_ids=np.concatenate([np.array(ids, dtype=np.int32) for ids, _, _ in found.values()]),
-        logprobs=np.concatenate([logprobs.ravel() for _, logprobs, _ in found.values()]).astype(np.float32),
+        token_ids=np.concatenate(
+            [np.array(ids, dtype=np.int32) for ids, _, _ in found.values()]
+        ),
+        logprobs=np.concatenate([logprobs.ravel() for _, logprobs, _ in found.values()]).astype(
+            np.float32
+        ),
         about=np.array(json.dumps(about)),
     )
 
@@ -94,8 +127,17 @@ def read_packed(file: Path) -> tuple[dict[str, Response], dict]:
     with np.load(file) as packed:
         arrays = {name: packed[name] for name in packed.files}
     tokens = np.split(arrays["token_ids"], np.cumsum(arrays["num_tokens"])[:-1])
-    logprobs = np.split(arrays["logprobs"], np.cumsum(arrays["num_tokens"] * arrays["widths"])[:-1])
-    rows = zip(arrays["keys"], tokens, logprobs, arrays["widths"], arrays["finish_reasons"], strict=True)
+    logprobs = np.split(
+        arrays["logprobs"], np.cumsum(arrays["num_tokens"] * arrays["widths"])[:-1]
+    )
+    rows = zip(
+        arrays["keys"],
+        tokens,
+        logprobs,
+        arrays["widths"],
+        arrays["finish_reasons"],
+        strict=True,
+    )
     return {
         str(key): (ids.tolist(), values.reshape(len(ids), width), str(reason))
         for key, ids, values, width, reason in rows
@@ -105,7 +147,9 @@ def read_packed(file: Path) -> tuple[dict[str, Response], dict]:
 def story(run_dir: Path) -> list[list]:
     """What happened in a run, row by row: all of it follows from the responses. Recalled rows are a step's last, wherever its
     file has them."""
-    rows = sorted(rollouts_of(run_dir), key=lambda row: (row["step"], row["recalled_from"] is not None))
+    rows = sorted(
+        rollouts_of(run_dir), key=lambda row: (row["step"], row["recalled_from"] is not None)
+    )
     return [[row[key] for key in STORY] for row in rows]
 
 

@@ -20,10 +20,18 @@ def make(name: str) -> None:
             run, responses = Path(scratch) / "run", Path(scratch) / "responses"
             settings = ["experiment=cpu_smoke", *settings_of(name), f"run_dir={run}"]
             surroundings = os.environ | {RECORD: str(responses)}
-            subprocess.run([Path(sys.executable).with_name("r3"), "train", *settings], env=surroundings, check=True)
+            subprocess.run(
+                [Path(sys.executable).with_name("r3"), "train", *settings],
+                env=surroundings,
+                check=True,
+            )
             config = load_config("cpu_smoke", SETTINGS[name])
             config.run_dir = "elsewhere"
-            about = {"config": config_to_yaml(config), "story": story(run), "counts": counts(run)}
+            about = {
+                "config": config_to_yaml(config),
+                "story": story(run),
+                "counts": counts(run),
+            }
             if config.held_out.path is not None:
                 about["evaluations"] = lines(run / "evaluations.jsonl")
             if missing := what_is_missing(name, about):
@@ -36,8 +44,15 @@ def what_is_missing(name: str, about: dict) -> str:
     """The first thing that the tests need and this run has not; empty when it has everything."""
     steps, rows = about["counts"], about["story"]
     if name == "r3":
-        fired = all(sum(step[f"r3/{key}"] for step in steps) for key in ("reflection/groups", "groups/none_correct"))
-        return "" if fired and any(row[5] is not None for row in rows) else "a mechanism did not fire"
+        fired = all(
+            sum(step[f"r3/{key}"] for step in steps)
+            for key in ("reflection/groups", "groups/none_correct")
+        )
+        return (
+            ""
+            if fired and any(row[5] is not None for row in rows)
+            else "a mechanism did not fire"
+        )
     size = {step["step"]: sum(row[0] == step["step"] for row in rows) for step in steps}
     last = {step["epoch"]: size[step["step"]] for step in steps}
     short = len(last) == 2 and all(rows < max(size.values()) for rows in last.values())

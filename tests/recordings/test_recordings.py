@@ -14,7 +14,9 @@ def test_the_configuration_is_todays(name):
     stored = config_from_yaml(recorded(name)[1]["config"], source=str(path_of(name)))
     today = load_config("cpu_smoke", SETTINGS[name])
     stored.run_dir = today.run_dir  # that of the checkout
-    assert stored == today, f"tests/recordings/{name}.npz is stale; write it again: {COMMAND} {name}"
+    assert stored == today, (
+        f"tests/recordings/{name}.npz is stale; write it again: {COMMAND} {name}"
+    )
 
 
 @pytest.mark.parametrize("name", SETTINGS)

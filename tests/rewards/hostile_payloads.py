@@ -19,9 +19,13 @@ def _payload(entry: str | list[list]) -> str:
 
 
 _FILE = Path(__file__).with_suffix(".toml").read_text("utf-8")
-_PAYLOADS = {name: [_payload(entry) for entry in entries] for name, entries in tomllib.loads(_FILE).items()}
+_PAYLOADS = {
+    name: [_payload(entry) for entry in entries]
+    for name, entries in tomllib.loads(_FILE).items()
+}
 
-ENDLESS_REFERENCE = _determinant(9)  # no answer makes the grader slow; the determinant of a reference does
+# no answer makes the grader slow; the determinant of a reference does
+ENDLESS_REFERENCE = _determinant(9)
 CODE = _PAYLOADS["CODE"]
 ENDLESS = _PAYLOADS["ENDLESS"] + [
     "\\sin(x)" + "".join(f"\\sin({k}x)" for k in range(2, 25)),

@@ -67,9 +67,14 @@ def test_no_item_changes_the_grades_of_those_behind_it():
                 for number, response in enumerate(order):
                     response_, reference = benign[number % len(benign)]
                     await grader.grade(request(response, reference))
-                    grade = await grader.grade(request(f"{seed} {number}: {response_}", reference))
+                    grade = await grader.grade(
+                        request(f"{seed} {number}: {response_}", reference)
+                    )
                     first = alone[number % len(benign)]
-                    assert (grade.verdict, grade.reason) == (first.verdict, first.reason), (response, response_)
+                    assert (grade.verdict, grade.reason) == (first.verdict, first.reason), (
+                        response,
+                        response_,
+                    )
         finally:
             grader.close()
 

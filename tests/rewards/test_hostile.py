@@ -37,9 +37,15 @@ def hostile_requests(canary):
     for payload in PAYLOADS:
         text = payload.replace("CANARY", str(canary))
         references = (ENDLESS_REFERENCE,) if payload == endless() else ("5", "x^2+1", "[1,2]")
-        for response in (rf"\boxed{{{text}}}", f"The final answer is ${text}$. I hope it is correct."):
+        for response in (
+            rf"\boxed{{{text}}}",
+            f"The final answer is ${text}$. I hope it is correct.",
+        ):
             yield request(response, *references)
-        for task, entry in [("exact", None), *(("reasoning_gym", entry) for entry in ENTRIES.values())]:
+        for task, entry in [
+            ("exact", None),
+            *(("reasoning_gym", entry) for entry in ENTRIES.values()),
+        ]:
             if len(text) < 5_000 or entry in (None, ENTRIES["countdown"]):
                 yield request(f"<answer>{text}</answer>", task=task, metadata=entry)
 
@@ -62,7 +68,9 @@ except ChildProcessError:
     pass
 """
     for payload in CODE[:5]:
-        subprocess.run([sys.executable, "-c", program, payload.replace("CANARY", str(canary))], check=True)
+        subprocess.run(
+            [sys.executable, "-c", program, payload.replace("CANARY", str(canary))], check=True
+        )
         assert canary.exists(), payload
         canary.unlink()
 
@@ -83,8 +91,14 @@ def test_hostile_responses_do_no_harm(canary):
         says_five = any(unicodedata.digit(sign, None) == 5 for sign in item.response)
         allowed = grade.verdict is not Verdict.CORRECT or says_five
         assert allowed, (item.response[:80], grade)
-        assert (grade.score is None) == (grade.verdict is Verdict.UNGRADED) == (grade.reward is None)
-    assert [i for i, grade in enumerate(grades[1::2]) if grade.verdict is not Verdict.CORRECT] == []
+        assert (
+            (grade.score is None)
+            == (grade.verdict is Verdict.UNGRADED)
+            == (grade.reward is None)
+        )
+    assert [
+        i for i, grade in enumerate(grades[1::2]) if grade.verdict is not Verdict.CORRECT
+    ] == []
 
 
 def test_an_endless_item_takes_nobody_with_it():

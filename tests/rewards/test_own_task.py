@@ -89,7 +89,9 @@ def test_a_users_task_grades_in_confined_processes(user_module, tmp_path):
 
 def test_scores_between_and_what_the_function_asks_for(user_module):
     grades = grade_all(
-        user_module("partly"), [("2 + 2?", "4"), ("5", "4"), ("unknown", "4"), ("wild", "4")], problem="2 + 2?"
+        user_module("partly"),
+        [("2 + 2?", "4"), ("5", "4"), ("unknown", "4"), ("wild", "4")],
+        problem="2 + 2?",
     )
     assert [(grade.verdict.value, grade.reason, grade.score) for grade in grades] == [
         ("wrong", "wrong", 0.25),
@@ -109,8 +111,13 @@ def test_what_cannot_be_a_task_is_an_error_at_the_start(user_module, name, words
 
 
 def test_a_users_task_is_a_task_everywhere_by_its_file_too(user_module, tmp_path):
-    assert DataConfig(path="train.jsonl", task=user_module("contains")).task == "my_tasks:contains"
-    assert DataConfig(path="train.jsonl", task="my_tasks.py:contains").task == "my_tasks.py:contains"
+    assert (
+        DataConfig(path="train.jsonl", task=user_module("contains")).task == "my_tasks:contains"
+    )
+    assert (
+        DataConfig(path="train.jsonl", task="my_tasks.py:contains").task
+        == "my_tasks.py:contains"
+    )
     (grade,) = grade_all("my_tasks.py:contains", [("blue", "blue")])
     assert grade.verdict is Verdict.CORRECT
 
@@ -130,6 +137,9 @@ def test_a_task_loads_its_own_libraries_only(task, loaded, not_loaded):
         "print(json.dumps([name for name in sys.argv[2:] if name in sys.modules]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, task, *loaded, *not_loaded], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, task, *loaded, *not_loaded],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert json.loads(done.stdout) == loaded

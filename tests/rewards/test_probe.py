@@ -41,15 +41,24 @@ def probe(task="math", **settings):
         ("silent", "says nothing to a wrong answer", False),
         ("asserts", "says nothing to a wrong answer (raised AssertionError)", False),
         ("last_word", "says nothing to an empty response (raised IndexError)", False),
-        ("needs", "grades nothing (raised KeyError, needs: KeyError: 'tests' (my_rewards.py, line 4))", True),
+        (
+            "needs",
+            "grades nothing (raised KeyError, needs: KeyError: 'tests' (my_rewards.py, line 4))",
+            True,
+        ),
         ("both", "calls a wrong answer in the form of a right one correct", False),
         ("always", "calls a wrong answer correct", False),
-        ("tagged", "does not call the reference '72' correct, alone or in a box, but wrong, reward 0", False),
+        (
+            "tagged",
+            "does not call the reference '72' correct, alone or in a box, but wrong, reward 0",
+            False,
+        ),
     ],
 )
 def test_a_function(name, words, refuses, tmp_path):
     (tmp_path / "my_rewards.py").write_text(MODULE)
-    result = probe(function=f"{tmp_path}/my_rewards.py:{name}", timeout_s=300.0)  # one imports torch, from a disk
+    # one imports torch, from a disk
+    result = probe(function=f"{tmp_path}/my_rewards.py:{name}", timeout_s=300.0)
     assert len(result.findings) == (words is not None)
     for finding in result.findings:
         assert words in finding.sentence and finding.refuses == refuses
@@ -57,14 +66,23 @@ def test_a_function(name, words, refuses, tmp_path):
 
 @pytest.mark.parametrize(
     ("others", "settings", "refuses"),
-    [(["tags"], {}, [True]), (["tags"], {"weights": [1, 0.5]}, []), (["tags", "data.task"], {}, [])],
+    [
+        (["tags"], {}, [True]),
+        (["tags"], {"weights": [1, 0.5]}, []),
+        (["tags", "data.task"], {}, []),
+    ],
 )
 def test_functions_of_form_do_not_make_errors_correct(others, settings, refuses, tmp_path):
     (tmp_path / "my_rewards.py").write_text(MODULE)
-    names = [name if "." in name else f"{tmp_path}/my_rewards.py:{name}" for name in ("is_right", *others)]
+    names = [
+        name if "." in name else f"{tmp_path}/my_rewards.py:{name}"
+        for name in ("is_right", *others)
+    ]
     findings = probe(functions=names, **settings).findings
     assert [finding.refuses for finding in findings] == refuses
-    assert all("and alone can reach reward.correct_from" in finding.sentence for finding in findings)
+    assert all(
+        "and alone can reach reward.correct_from" in finding.sentence for finding in findings
+    )
 
 
 def test_every_server(at_rest, monkeypatch):

@@ -121,7 +121,11 @@ def test_what_a_function_returns_is_the_reward(user_files):
 
 def test_a_runs_settings_are_read_from_other_directories_too(user_files, tmp_path, monkeypatch):
     config = RewardConfig(functions=["data.task", "my_rewards.py:short", "reward_func.py"])
-    assert config.functions == ["data.task", f"{tmp_path}/my_rewards.py:short", f"{tmp_path}/reward_func.py"]
+    assert config.functions == [
+        "data.task",
+        f"{tmp_path}/my_rewards.py:short",
+        f"{tmp_path}/reward_func.py",
+    ]
     monkeypatch.chdir("/")
     assert RewardConfig(functions=config.functions) == config
 
@@ -136,15 +140,22 @@ def test_partial_credit_negative_rewards_and_values_beside_them(user_files):
 
 
 def test_an_async_function(user_files):
-    assert [grade.reward for grade in grades(["4", "5", "4"], function="my_rewards.py:later")] == [1.0, 0.0, 1.0]
+    assert [
+        grade.reward for grade in grades(["4", "5", "4"], function="my_rewards.py:later")
+    ] == [1.0, 0.0, 1.0]
 
 
 def test_several_are_added_up_by_weight_and_the_built_in_grader_may_be_one_of_them(user_files):
     # 2 * math + 0.2 * (1 - 5 / 10), by hand
     right, wrong = grades(
-        [r"\boxed{4.0}", r"\boxed{5}"], functions=["data.task", "my_rewards.py:short"], weights=[2.0, 0.2]
+        [r"\boxed{4.0}", r"\boxed{5}"],
+        functions=["data.task", "my_rewards.py:short"],
+        weights=[2.0, 0.2],
     )
-    assert (summary(right), summary(wrong)) == (("correct", "correct", 2.1), ("wrong", "wrong", 0.1))
+    assert (summary(right), summary(wrong)) == (
+        ("correct", "correct", 2.1),
+        ("wrong", "wrong", 0.1),
+    )
     assert right.extras == {"data.task": 1.0, "short": 0.5} and right.extracted == "4.0"
     level_too = ["my_rewards.py:level", "my_rewards.py:short"]
     (both,) = grades(["4"], functions=level_too)
@@ -152,7 +163,9 @@ def test_several_are_added_up_by_weight_and_the_built_in_grader_may_be_one_of_th
 
 
 @pytest.mark.parametrize(("response", "reason", "error"), TABLES["ungraded"])
-def test_a_function_that_gives_no_number_leaves_its_response_ungraded(user_files, response, reason, error, caplog):
+def test_a_function_that_gives_no_number_leaves_its_response_ungraded(
+    user_files, response, reason, error, caplog
+):
     results = grades([response, response, "numpy", "score"], function="my_rewards.py:odd")
     assert [summary(grade) for grade in results] == [
         ("ungraded", reason, None),
@@ -178,17 +191,24 @@ def group_grades(responses, **settings):
 
 
 @given(st.lists(st.text("45b", max_size=4), min_size=1, max_size=6))
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_a_function_of_a_group_gets_all_of_it_once(user_files, responses):
     Path("calls").unlink(missing_ok=True)
-    results = group_grades(responses, functions=["my_rewards.py:short", "my_rewards.py:rank", "data.task"])
+    results = group_grades(
+        responses, functions=["my_rewards.py:short", "my_rewards.py:rank", "data.task"]
+    )
     ranks = [float("4" in one) + sorted(responses).index(one) / 10 for one in responses]
     assert [grade.extras["rank"] for grade in results] == pytest.approx(ranks)
-    assert {grade.extras["short"] for grade in results} == {0.5} and Path("calls").read_text() == "x"
+    assert {grade.extras["short"] for grade in results} == {0.5} and Path(
+        "calls"
+    ).read_text() == "x"
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("too_few", "raised ValueError"), ("group_hangs", "timeout"), ("of_trl", None)]
+    ("name", "reason"),
+    [("too_few", "raised ValueError"), ("group_hangs", "timeout"), ("of_trl", None)],
 )
 def test_a_group_without_values_is_ungraded_as_a_whole(user_files, name, reason):
     results = group_grades(["4", "44", "444"], function=f"my_rewards.py:{name}")
@@ -200,12 +220,32 @@ def test_a_group_without_values_is_ungraded_as_a_whole(user_files, name, reason)
     [
         ("<b>4</b>", {"function": "my_rewards.py:Tagged", "function_args": {"tag": "b"}}, 1.0),
         ("<i>4</i>", {"function": "my_rewards.py:judge"}, 1.0),
-        ("<i>4</i>", {"function": "my_rewards.py:judge.score", "function_args": {"factor": 0.5}}, 0.5),
-        ("<b>4</b>", {"functions": ["my_rewards.py:Tagged"], "function_args": {"Tagged": {"tag": "b"}}}, 1.0),
-        (r"\boxed{4.3}", {"function": f"{TASKS}:near", "function_args": {"tolerance": 0.1}}, 1.0),
+        (
+            "<i>4</i>",
+            {"function": "my_rewards.py:judge.score", "function_args": {"factor": 0.5}},
+            0.5,
+        ),
+        (
+            "<b>4</b>",
+            {"functions": ["my_rewards.py:Tagged"], "function_args": {"Tagged": {"tag": "b"}}},
+            1.0,
+        ),
+        (
+            r"\boxed{4.3}",
+            {"function": f"{TASKS}:near", "function_args": {"tolerance": 0.1}},
+            1.0,
+        ),
         (r"\boxed{4.3}", {"function": f"{TASKS}:near"}, 0.0),
-        (r"\boxed{5}", {"functions": ["data.task", f"{TASKS}:in_form"], "weights": [1.0, 0.25]}, 0.25),
-        ("<think> 4", {"functions": ["data.task", f"{TASKS}:in_form"], "weights": [1.0, 0.25]}, 0.0),
+        (
+            r"\boxed{5}",
+            {"functions": ["data.task", f"{TASKS}:in_form"], "weights": [1.0, 0.25]},
+            0.25,
+        ),
+        (
+            "<think> 4",
+            {"functions": ["data.task", f"{TASKS}:in_form"], "weights": [1.0, 0.25]},
+            0.0,
+        ),
     ],
 )
 def test_arguments_classes_and_attributes(user_files, response, chosen, reward):
@@ -220,7 +260,10 @@ def test_trls_messages_where_the_rows_own_prompt_is_messages(user_files):
 
 def test_openrlhfs_signature_and_its_file(user_files):
     right, wrong = grades(["4", "5"], function="my_rewards.py:of_openrlhf")
-    assert (summary(right), summary(wrong)) == (("correct", "correct", 0.0), ("wrong", "wrong", -1.0))
+    assert (summary(right), summary(wrong)) == (
+        ("correct", "correct", 0.0),
+        ("wrong", "wrong", -1.0),
+    )
     assert right.extras == {"length": 3.0}
     assert grades(["4"], function="reward_func.py")[0].reward == 0.25
 

@@ -40,7 +40,9 @@ def run(run):
     return run
 
 
-@pytest.mark.parametrize("left", ["", '{"step": 1}\n', None], ids=["empty", "shortened", "removed"])
+@pytest.mark.parametrize(
+    "left", ["", '{"step": 1}\n', None], ids=["empty", "shortened", "removed"]
+)
 def test_without_its_metrics_a_run_keeps_its_settings(run, left):
     run.metrics.unlink() if left is None else run.metrics.write_text(left)
     run.check(config_of(run.path, "checkpoint.save_steps=5"))
@@ -49,7 +51,9 @@ def test_without_its_metrics_a_run_keeps_its_settings(run, left):
 
 
 def test_the_checkpoint_knows_its_settings_when_config_yaml_was_edited(run):
-    run.config.write_text(run.config.read_text().replace("learning_rate:", "learning_rate: 0.1 #", 1))
+    run.config.write_text(
+        run.config.read_text().replace("learning_rate:", "learning_rate: 0.1 #", 1)
+    )
     with pytest.raises(ConfigError, match=r"other settings: train\.learning_rate"):
         run.check(config_of(run.path, "train.learning_rate=0.1"))
     run.check(config_of(run.path))
@@ -64,12 +68,16 @@ def test_it_is_one_users_and_as_it_was_written(run):
     record = checkpoint_record.check(folder, force=False)
     assert record.step == 2 and (folder / "r3.json").stat().st_mode & 0o777 == 0o600
     save(folder / "mp_rank_00_model_states.pt", {"step": 3})
-    with pytest.raises(ConfigError, match="mp_rank_00_model_states.pt is not what the run wrote"):
+    with pytest.raises(
+        ConfigError, match="mp_rank_00_model_states.pt is not what the run wrote"
+    ):
         checkpoint_record.check(folder, force=False)
     checkpoint_record.check(folder, force=True)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.data())
 def test_flipped_bits_are_refused_or_not_read(run, data):
     """Law, over every file of a checkpoint as DeepSpeed saves it: what torch reads is what was written."""
@@ -83,7 +91,9 @@ def test_flipped_bits_are_refused_or_not_read(run, data):
     file = data.draw(st.sampled_from([*before, folder / "r3.json", folder.with_name("latest")]))
     content = bytearray(file.read_bytes())
     for _ in range(data.draw(st.integers(1, 3))):
-        content[data.draw(st.integers(0, 2**20)) % len(content)] ^= 1 << data.draw(st.integers(0, 7))
+        content[data.draw(st.integers(0, 2**20)) % len(content)] ^= 1 << data.draw(
+            st.integers(0, 7)
+        )
     file.write_bytes(content)
     try:
         run.check(config_of(run.path))
@@ -149,7 +159,10 @@ def test_a_run_goes_on_from_what_policy_and_critic_both_have(run):
     checkpoint_record.write(folder_of(run), step=2, config=config_of(run.path), history=None)
     checkpoint_record.check(folder_of(run), force=False)
     save(critic / "global_step2" / "mp_rank_00_model_states.pt", {"step": 3})
-    with pytest.raises(ConfigError, match="_critic/global_step2/mp_rank_00_model_states.pt is not what the run wrote"):
+    with pytest.raises(
+        ConfigError,
+        match="_critic/global_step2/mp_rank_00_model_states.pt is not what the run wrote",
+    ):
         checkpoint_record.check(folder_of(run), force=False)
     (critic / "latest").write_text("global_step6")
     (actor / "latest").write_text("global_step4")

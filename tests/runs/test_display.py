@@ -37,7 +37,14 @@ def test_both_lead_to_the_file_and_back(tmp_path):
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0 s"), (89, "89 s"), (90, "2 min"), (5399, "90 min"), (5400, "1.5 h"), (2 * 86400, "2.0 days")],
+    [
+        (0, "0 s"),
+        (89, "89 s"),
+        (90, "2 min"),
+        (5399, "90 min"),
+        (5400, "1.5 h"),
+        (2 * 86400, "2.0 days"),
+    ],
 )
 def test_a_duration_in_words(seconds, text):
     assert duration(seconds) == text

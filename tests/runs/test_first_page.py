@@ -23,7 +23,9 @@ def page_of(tmp_path, references, *, name="Qwen2.5-Instruct", **model):
         for n, text in enumerate(references)
     ]
     rows = [(label, render(tokenizer, data, label.problem)) for label in labels]
-    config = R3Config(run_dir="run", data=data, reward=RewardConfig(num_workers=1, timeout_s=60))
+    config = R3Config(
+        run_dir="run", data=data, reward=RewardConfig(num_workers=1, timeout_s=60)
+    )
     start = FirstPage(used=60, left_out={"longer than 90 tokens": 4}, steps=7)
     return make_page(start, config, tokenizer, directory, rows)
 
@@ -38,13 +40,19 @@ def test_what_is_read_and_what_the_grader_says(tmp_path):
     assert page.findings == []
     page.check()
     text = "\n".join(page.lines())
-    assert "64 rows read, 60 used; left out: 4 longer than 90 tokens" in text and "Steps      7" in text
+    assert (
+        "64 rows read, 60 used; left out: 4 longer than 90 tokens" in text
+        and "Steps      7" in text
+    )
     assert "  prompt     <|im_start|>user\n             Problem 0?<|im_end|>\n" in text
     assert json.loads(json.dumps(page.as_dict()))["read"] == 64
 
 
 def test_a_line_that_is_cut_says_so_and_the_rewards_are_not_cut(tmp_path):
-    said = " ".join(f"response {n}: wrong, reward 0;" for n in range(9)) + " an empty response: correct, reward 1"
+    said = (
+        " ".join(f"response {n}: wrong, reward 0;" for n in range(9))
+        + " an empty response: correct, reward 1"
+    )
     example = Example(uid="u", prompt="word " * 40, references=[], read_as=[])
     lines = FirstPage(used=1, rewards=[said], examples=[example]).lines()
     (prompt,) = [line for line in lines if line.startswith("  prompt")]
@@ -60,7 +68,10 @@ def test_thinking_that_the_prompt_opens_is_closed_in_the_tries(tmp_path):
 
 def test_a_grader_that_pays_no_reference_is_refused(tmp_path):
     page = page_of(tmp_path, ["see solution", "proof"])
-    with pytest.raises(ConfigError, match="pays the reference of 2 of 2 examples neither in a box nor in a sentence"):
+    with pytest.raises(
+        ConfigError,
+        match="pays the reference of 2 of 2 examples neither in a box nor in a sentence",
+    ):
         page.check()
 
 
@@ -71,19 +82,37 @@ def test_a_function_is_asked_with_the_row(tmp_path):
     )
 
     def probed(function, references):
-        label = Label(uid="u", problem="P?", references=references, task="math", row={"level": 3})
-        return probe(RewardConfig(num_workers=1, function=f"{tmp_path}/mine.py:{function}"), [(label, "P?")])
+        label = Label(
+            uid="u", problem="P?", references=references, task="math", row={"level": 3}
+        )
+        return probe(
+            RewardConfig(num_workers=1, function=f"{tmp_path}/mine.py:{function}"),
+            [(label, "P?")],
+        )
 
-    for function, said in (("level", "right: correct, reward 3"), ("short", "right: wrong, reward -10")):
+    for function, said in (
+        ("level", "right: correct, reward 3"),
+        ("short", "right: wrong, reward -10"),
+    ):
         found = probed(function, ["72"])
-        assert said in found.rewards[0] and not any(finding.refuses for finding in found.findings)
+        assert said in found.rewards[0] and not any(
+            finding.refuses for finding in found.findings
+        )
     assert probed("short", []).findings == []
     (finding,) = probed("right", []).findings
-    assert finding.refuses and "judges by a reference, and the problems have none" in finding.sentence
+    assert (
+        finding.refuses
+        and "judges by a reference, and the problems have none" in finding.sentence
+    )
 
 
 def test_a_tokenizer_that_loses_spaces_is_refused(tmp_path):
-    page = page_of(tmp_path, ["72", "3"], name="DeepSeek-R1-Distill-Llama", tokenizer_class="LlamaTokenizerFast")
+    page = page_of(
+        tmp_path,
+        ["72", "3"],
+        name="DeepSeek-R1-Distill-Llama",
+        tokenizer_class="LlamaTokenizerFast",
+    )
     assert "Problem0?" in page.examples[0].prompt  # what the model would have read
     with pytest.raises(ConfigError, match="loses spaces"):
         page.check()
@@ -107,10 +136,15 @@ def test_a_strangers_text_cannot_write_on_the_terminal():
 )
 def test_the_row_that_is_least_like_the_others_is_named(measure, other):
     rows = [
-        Label(uid=f"{i}", problem=f"What is {i} plus {i}?", references=[f"{2 * i}"], task="math")
+        Label(
+            uid=f"{i}", problem=f"What is {i} plus {i}?", references=[f"{2 * i}"], task="math"
+        )
         for i in range(100, 200)
     ]
     assert odd_rows(rows) == []
     for place in (0, 50, 99):
         changed = [*rows[:place], replace(rows[place], **other), *rows[place + 1 :]]
-        assert measure in odd_rows(changed)[0] and len(overview(changed, [row.problem for row in rows])) == 5
+        assert (
+            measure in odd_rows(changed)[0]
+            and len(overview(changed, [row.problem for row in rows])) == 5
+        )

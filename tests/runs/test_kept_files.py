@@ -5,7 +5,14 @@ from hypothesis import strategies as st
 
 from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.evaluation.run import function_path
-from r3_openrlhf.runs.kept_files import best_step, copy_in, copy_steps, forget_superseded, keep_functions, superseded
+from r3_openrlhf.runs.kept_files import (
+    best_step,
+    copy_in,
+    copy_steps,
+    forget_superseded,
+    keep_functions,
+    superseded,
+)
 
 
 def test_a_copy_is_made_once_and_a_change_is_said(tmp_path):
@@ -15,7 +22,10 @@ def test_a_copy_is_made_once_and_a_change_is_said(tmp_path):
     paths = [f"{file}:right", f"{file}:short", "package.module:other", "data.task"]
     assert keep_functions(run, paths) == [] == keep_functions(run, paths)
     assert copy_in(run, paths[0]) == f"{run}/reward_functions/mine.py:right"
-    assert copy_in(run, str(file)) == f"{run}/reward_functions/mine.py" and copy_in(run, paths[2]) == paths[2]
+    assert (
+        copy_in(run, str(file)) == f"{run}/reward_functions/mine.py"
+        and copy_in(run, paths[2]) == paths[2]
+    )
     file.write_text("a = 2")
     (said,) = keep_functions(run, paths)
     assert said.startswith(f"{file} is not what the run began with")
@@ -35,8 +45,13 @@ def test_a_moved_run_names_its_copy(tmp_path):
 def test_by_hand():
     assert superseded([20, 40, 60, 80], newest=80, max_num=3, best=None) == [20]
     assert superseded([20, 40, 60, 80], newest=80, max_num=1, best=40) == [20, 60]
-    assert superseded([20, 40, 60, 80], newest=40, max_num=1, best=None) == [20]  # 60 and 80: of another course
-    accuracies = [{"step": 0, "pass_at_1": 0.9}, {"step": 20, "pass_at_1": 0.4}, {"step": 40, "pass_at_1": None}]
+    # 60 and 80: of another course
+    assert superseded([20, 40, 60, 80], newest=40, max_num=1, best=None) == [20]
+    accuracies = [
+        {"step": 0, "pass_at_1": 0.9},
+        {"step": 20, "pass_at_1": 0.4},
+        {"step": 40, "pass_at_1": None},
+    ]
     assert best_step(accuracies, {20, 40}) == 20  # there is no copy of step 0
     assert best_step([*accuracies, {"step": 60, "pass_at_1": 0.4}], {20, 60}) == 60
     assert best_step(accuracies, {40}) is None

@@ -26,8 +26,14 @@ def holding(tmp_path):
     started = []
 
     def start(**environment):
-        process = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path / "run"], stdin=subprocess.PIPE, text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **environment})  # fmt: skip
+        process = subprocess.Popen(
+            [sys.executable, "-c", HOLD, tmp_path / "run"],
+            stdin=subprocess.PIPE,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **environment},
+        )
         started.append(process)
         return process
 
@@ -40,12 +46,16 @@ def holding(tmp_path):
 def test_a_second_process_is_refused_until_the_first_has_ended(holding, tmp_path):
     run, first = RunDirectory(tmp_path / "run"), holding()
     assert first.stdout.readline() == "held\n"
-    with pytest.raises(lock.RunBusy, match=rf"run is being written by process {first.pid} on .*; stop that run first"):
+    with pytest.raises(
+        lock.RunBusy,
+        match=rf"run is being written by process {first.pid} on .*; stop that run first",
+    ):
         lock.acquire(run)
     first.kill()
     first.wait()
     lock.acquire(run).release()
-    run.check(load_config("cpu_smoke", [f"run_dir={run.path}"]))  # the lock's file is no reason to refuse it
+    # the lock's file is no reason to refuse it
+    run.check(load_config("cpu_smoke", [f"run_dir={run.path}"]))
 
 
 def test_the_command_of_an_agent_trains_under_the_agents_lease(holding, tmp_path):

@@ -28,20 +28,48 @@ from r3_openrlhf.runs.rollout_files import (
 from r3_openrlhf.runs.rollout_records import TokenPieces, records_of
 from tests.method.history.samples import make_rollout
 
-PLACE = dict.fromkeys(("trajectory", "turn", "state", "turn_reward", "step_return", "valid"))  # of no turn
+# of no turn
+PLACE = dict.fromkeys(("trajectory", "turn", "state", "turn_reward", "step_return", "valid"))
 STATES = dict.fromkeys(("prefix_state", "cut_tokens", "cut_value", "cut_state"))
 
 
 def rollout(step=1, **changes):
     """A row with every column."""
     return {
-        "step": step, "uid": "p", "context": "plain", "origin": None, "group": 0, "group_replay": None, "group_ranking": None,
-        "verdict": "wrong", "reason": "wrong", "outcome_reward": 0.0, "ranking_reward": None, "reward": 0.25, "ranked": True, "advantage": -0.5, "recalled_from": None,
-        "truncated": True, "num_tokens": 3, "entropy_peak": 1.5, "entropy_global": 0.4, "entropy_source": "exact",
-        "entropy_peak_lower": 1.0, "entropy_peak_upper": 2.0, "entropy_global_lower": 0.3, "entropy_global_upper": 0.5,
-        "text": "3 + 4 = 8", "answer": "8", "extras": None, "prompt": "What is 3 + 4?", "prefix_tokens": 0, "given": None, **STATES, **PLACE,
+        "step": step,
+        "uid": "p",
+        "context": "plain",
+        "origin": None,
+        "group": 0,
+        "group_replay": None,
+        "group_ranking": None,
+        "verdict": "wrong",
+        "reason": "wrong",
+        "outcome_reward": 0.0,
+        "ranking_reward": None,
+        "reward": 0.25,
+        "ranked": True,
+        "advantage": -0.5,
+        "recalled_from": None,
+        "truncated": True,
+        "num_tokens": 3,
+        "entropy_peak": 1.5,
+        "entropy_global": 0.4,
+        "entropy_source": "exact",
+        "entropy_peak_lower": 1.0,
+        "entropy_peak_upper": 2.0,
+        "entropy_global_lower": 0.3,
+        "entropy_global_upper": 0.5,
+        "text": "3 + 4 = 8",
+        "answer": "8",
+        "extras": None,
+        "prompt": "What is 3 + 4?",
+        "prefix_tokens": 0,
+        "given": None,
+        **STATES,
+        **PLACE,
         **changes,
-    }  # fmt: skip
+    }
 
 
 MISSING = {
@@ -56,10 +84,16 @@ MISSING = {
 }
 numbers = st.none() | st.floats(allow_nan=False, allow_infinity=False)
 rows = st.builds(
-    rollout, uid=st.text(max_size=5), group=st.none() | st.integers(0, 200), advantage=numbers, reward=numbers,
-    recalled_from=st.none() | st.integers(1, 900), num_tokens=st.integers(0, 40_000), text=st.none() | st.text(max_size=40),
+    rollout,
+    uid=st.text(max_size=5),
+    group=st.none() | st.integers(0, 200),
+    advantage=numbers,
+    reward=numbers,
+    recalled_from=st.none() | st.integers(1, 900),
+    num_tokens=st.integers(0, 40_000),
+    text=st.none() | st.text(max_size=40),
     answer=st.none() | st.text(max_size=5),
-)  # fmt: skip
+)
 
 
 @given(before=st.lists(rows, max_size=6))
@@ -70,14 +104,19 @@ def test_what_goes_in_comes_out(tmp_path_factory, before):
     assert list(read_step(file)) == before
     assert pq.read_schema(file).remove_metadata() == schema()
     for start in {row["uid"][:1] for row in before}:
-        assert list(read_step(file, uid_start=start)) == [row for row in before if row["uid"].startswith(start)]
+        assert list(read_step(file, uid_start=start)) == [
+            row for row in before if row["uid"].startswith(start)
+        ]
 
 
 def test_the_columns_are_those_of_a_rollout(tmp_path):
     """Of one in a group, an ungraded one, and one with neither entropy nor text."""
     found = [
         make_rollout(ids=[1, 2], verdict=Verdict.CORRECT, entropy=(2.0, 1.0)),
-        *(make_rollout(ids=[n], verdict=verdict) for n, verdict in ((3, Verdict.WRONG), (4, Verdict.UNGRADED))),
+        *(
+            make_rollout(ids=[n], verdict=verdict)
+            for n, verdict in ((3, Verdict.WRONG), (4, Verdict.UNGRADED))
+        ),
     ]
     found[0].extras = {"format": 1.0}
     records = records_of(MixedBatch(found, ["g", "g", "g"]), step=7)
@@ -94,12 +133,19 @@ def test_datasets_loads_every_step_with_the_same_types(tmp_path):
     """A step without a recalled rollout has nothing but nulls in a column that the next one fills."""
     write_step(tmp_path, 1, [rollout(advantage=None, text=None, entropy_source=None)])
     write_step(tmp_path, 2, [rollout(2, recalled_from=1)] * 2)
-    source = {"data_files": f"{tmp_path}/*.parquet", "split": "train", "cache_dir": str(tmp_path / "cache")}
+    source = {
+        "data_files": f"{tmp_path}/*.parquet",
+        "split": "train",
+        "cache_dir": str(tmp_path / "cache"),
+    }
     table = datasets.load_dataset("parquet", **source)
     assert table.num_rows == 3 and table["recalled_from"][:] == [None, 1, 1]
     scalars = {name: table.features[name].dtype for name in COLUMNS}
     lists = {name: f"list<{table.features[name].feature.dtype}>" for name in TOKEN_COLUMNS}
-    assert (scalars, lists) == (COLUMNS, TOKEN_COLUMNS) and set(table.features) == {*COLUMNS, *TOKEN_COLUMNS}
+    assert (scalars, lists) == (COLUMNS, TOKEN_COLUMNS) and set(table.features) == {
+        *COLUMNS,
+        *TOKEN_COLUMNS,
+    }
 
 
 TOKENS = {
@@ -114,23 +160,35 @@ def test_values_of_tokens_come_out_as_they_went_in(tmp_path):
     """Of some rows; `read_step` knows nothing of them, and `read_tokens` gives them in its order."""
     rows = [rollout(uid="a"), rollout(uid="b", **TOKENS), rollout(uid="b", text=None)]
     file = write_step(tmp_path, 1, rows)
-    assert list(read_step(file)) == [rollout(uid="a"), rollout(uid="b"), rollout(uid="b", text=None)]
+    assert list(read_step(file)) == [
+        rollout(uid="a"),
+        rollout(uid="b"),
+        rollout(uid="b", text=None),
+    ]
     none, first, last = read_tokens(file)
     assert none == last == dict.fromkeys(TOKEN_COLUMNS)
     for name, value in TOKENS.items():
         assert (first[name] is None) == (value is None)
         if value is not None:
             assert first[name].dtype == value.dtype and first[name].tolist() == value.tolist()
-    assert [found["token_chars"] is None for found in read_tokens(file, uid_start="b")] == [False, True]
+    assert [found["token_chars"] is None for found in read_tokens(file, uid_start="b")] == [
+        False,
+        True,
+    ]
     assert list(read_tokens(file, uid_start="x")) == []
 
 
 def test_a_problem_is_found_in_any_row_group(tmp_path):
-    rows = [rollout(uid=f"{number % 7}-{number}", text=str(number)) for number in range(3 * ROW_GROUP_ROWS + 5)]
+    rows = [
+        rollout(uid=f"{number % 7}-{number}", text=str(number))
+        for number in range(3 * ROW_GROUP_ROWS + 5)
+    ]
     file = write_step(tmp_path, 1, rows)
     assert pq.ParquetFile(file).num_row_groups == 4 and list(read_step(file)) == rows
     for start in ("3-", "6-202"[:3], "5-5"):
-        assert list(read_step(file, uid_start=start)) == [row for row in rows if row["uid"].startswith(start)]
+        assert list(read_step(file, uid_start=start)) == [
+            row for row in rows if row["uid"].startswith(start)
+        ]
     (one,) = read_step(file, uid_start="4-186", without=("text", "prompt"))
     assert "text" not in one and one["uid"] == "4-186"
 
@@ -149,13 +207,17 @@ def test_values_of_tokens_that_do_not_fit_are_damage(tmp_path):
     table = pq.read_table(file)
     place = table.schema.get_field_index("num_tokens")
     pq.write_table(table.set_column(place, table.schema.field(place), [[2]]), file)
-    with pytest.raises(R3Error, match="damaged: token_chars of a rollout of 2 tokens has 3 values"):
+    with pytest.raises(
+        R3Error, match="damaged: token_chars of a rollout of 2 tokens has 3 values"
+    ):
         list(read_tokens(file))
 
 
 def test_which_rows_keep_values_of_their_tokens(tmp_path):
     """One collapsed group that was ranked and has a recalled row, one ungraded rollout."""
-    failures = [make_rollout(ids=[n, 2, 3], verdict=Verdict.WRONG, truncated=True) for n in range(2)]
+    failures = [
+        make_rollout(ids=[n, 2, 3], verdict=Verdict.WRONG, truncated=True) for n in range(2)
+    ]
     ungraded = make_rollout(ids=[9], verdict=Verdict.UNGRADED)
     stored = make_rollout(ids=[5, 6], verdict=Verdict.CORRECT, policy_step=3)
     for one in (*failures, ungraded, stored):
@@ -168,23 +230,45 @@ def test_which_rows_keep_values_of_their_tokens(tmp_path):
         tokens = np.array([0.5, 1.5, 0.25], dtype=np.float16)
         measured = EntropyStatistics(peak=1.5, global_=0.75, source="exact", tokens=tokens)
         records = records_of(
-            batch, step=7, prompts=["the prompt"] * 3, entropies={0: measured}, token_values=token_values,
-            policy_logprobs={2: np.array([-2000.0, -0.5])}, token_chars=TokenPieces(lambda ids: "".join(map(str, ids))),
-        )  # fmt: skip
+            batch,
+            step=7,
+            prompts=["the prompt"] * 3,
+            entropies={0: measured},
+            token_values=token_values,
+            policy_logprobs={2: np.array([-2000.0, -0.5])},
+            token_chars=TokenPieces(lambda ids: "".join(map(str, ids))),
+        )
         file = write_step(tmp_path, 7, records)
-        found = [{key: one.tolist() for key, one in row.items() if one is not None} for row in read_tokens(file)]
+        found = [
+            {key: one.tolist() for key, one in row.items() if one is not None}
+            for row in read_tokens(file)
+        ]
         return list(read_step(file)), found
 
     rows, (first, second, recalled, alone) = kept("used")
-    assert [row["recalled_from"] for row in rows] == [None, None, 4, None]  # a group stands together
+    # a group stands together
+    assert [row["recalled_from"] for row in rows] == [
+        None,
+        None,
+        4,
+        None,
+    ]
     assert {row["prompt"] for row in rows} == {"the prompt"}
     assert [row["entropy_peak"] for row in rows] == [1.5, None, None, None]
     assert [row["answer"] and len(row["answer"]) for row in rows] == [2000, None, None, None]
-    assert first == {"token_entropy": [0.5, 1.5, 0.25], "token_chars": [1, 1, 1]} and second == alone == {}
+    assert (
+        first == {"token_entropy": [0.5, 1.5, 0.25], "token_chars": [1, 1, 1]}
+        and second == alone == {}
+    )
     assert recalled == {
-        "token_logprob": [-0.125, -0.25], "token_policy_logprob": [-2000.0, -0.5], "token_chars": [1, 1],
-    }  # fmt: skip
-    of_ranked, of_recalled = ["token_chars", "token_entropy"], ["token_chars", "token_policy_logprob"]
+        "token_logprob": [-0.125, -0.25],
+        "token_policy_logprob": [-2000.0, -0.5],
+        "token_chars": [1, 1],
+    }
+    of_ranked, of_recalled = (
+        ["token_chars", "token_entropy"],
+        ["token_chars", "token_policy_logprob"],
+    )
     assert [sorted(row) for row in kept("none")[1]] == [of_ranked, [], of_recalled, []]
     assert all("token_logprob" in row for row in kept("all")[1])
     with pytest.raises(ValueError, match="token_values is 'al'; did you mean 'all'"):
@@ -200,8 +284,14 @@ def test_which_rows_keep_values_of_their_tokens(tmp_path):
         (rollout(uid=None), "'uid' is declared non-nullable"),
         (rollout(score=1.0), "a rollout has no score"),
         (rollout(num_tokens="many"), "many"),
-        (rollout(token_entropy=np.array([1.0, math.inf, 0.0])), "token_entropy holds a value that is not finite"),
-        (rollout(token_chars=np.array([1, 2])), "token_chars has 2 values in a rollout of 3 tokens"),
+        (
+            rollout(token_entropy=np.array([1.0, math.inf, 0.0])),
+            "token_entropy holds a value that is not finite",
+        ),
+        (
+            rollout(token_chars=np.array([1, 2])),
+            "token_chars has 2 values in a rollout of 3 tokens",
+        ),
     ],
 )
 def test_a_step_is_written_whole_or_not_at_all(tmp_path, bad, sentence):
@@ -230,4 +320,7 @@ def test_going_on_deletes_the_files_behind_the_checkpoint_and_reads_none(tmp_pat
     (tmp_path / "notes.txt").write_text("mine")
     assert list(steps_in(tmp_path)) == [2, 10, 1_000_000]
     forget_after(tmp_path, 2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.txt", "step_000002.parquet"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "notes.txt",
+        "step_000002.parquet",
+    ]

@@ -78,9 +78,13 @@ def listener(tmp_path, *arguments):
     (tmp_path / "clock").touch()
     process = subprocess.Popen(
         [sys.executable, "-c", LISTENER, str(tmp_path / "stop_request"), *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job ignores it
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # a background job ignores it
+    )
     assert process.stdout.readline() == "listens\n"
     return process
 
@@ -91,7 +95,10 @@ def test_the_first_signal_is_answered_and_the_second_ends_the_process(tmp_path, 
     number = signal.Signals[name]
     with listener(tmp_path, "step 3", *deaf) as process:
         process.send_signal(number)
-        assert process.stdout.readline() == f"{name}: finishing step 3, then saving; again to stop now\n"
+        assert (
+            process.stdout.readline()
+            == f"{name}: finishing step 3, then saving; again to stop now\n"
+        )
         assert (tmp_path / "stop_request").read_text() == f"signal {name}"
         process.send_signal(number)  # the same one, from somebody who passes it on
         with pytest.raises(subprocess.TimeoutExpired):
@@ -106,7 +113,10 @@ def test_where_no_step_has_begun_the_first_one_ends_it(tmp_path):
     with listener(tmp_path, "nothing") as process:
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=300)
-        assert "asked to end (signal SIGTERM) before a step began; nothing was lost" in process.stderr.read()
+        assert (
+            "asked to end (signal SIGTERM) before a step began; nothing was lost"
+            in process.stderr.read()
+        )
         assert not (tmp_path / "stop_request").exists()  # it may be another run's
 
 
@@ -119,7 +129,8 @@ def test_another_step_and_a_checkpoint_must_fit_before_the_deadline(now):
     assert clock.reason_to_stop() is None
     now.time += 1
     assert clock.reason_to_stop() == "179 s are left, a step takes 100 s and a checkpoint 20 s"
-    clock = StepClock(deadline=now.time + 100 + 120 + 150 + RESERVE_S, now=now)  # none yet: as long as a step
+    # none yet: as long as a step
+    clock = StepClock(deadline=now.time + 100 + 120 + 150 + RESERVE_S, now=now)
     step(clock, now, 100)
     assert clock.reason_to_stop() is None
     now.time += 1
@@ -129,7 +140,12 @@ def test_another_step_and_a_checkpoint_must_fit_before_the_deadline(now):
 def test_without_a_deadline_nothing_ends(now):
     clock = StepClock.from_environment(save_minutes=None, environment={DEADLINE: ""})
     assert clock.reason_to_stop() is None
-    assert StepClock.from_environment(save_minutes=None, environment={DEADLINE: "5"}).reason_to_stop() is not None
+    assert (
+        StepClock.from_environment(
+            save_minutes=None, environment={DEADLINE: "5"}
+        ).reason_to_stop()
+        is not None
+    )
 
 
 def test_minutes_between_checkpoints(now):

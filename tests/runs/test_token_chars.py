@@ -14,7 +14,18 @@ def decode(ids):
 def test_by_hand():
     """One byte, two, four; a byte that begins nothing; the end."""
     ids = [*"aé😀".encode(), 0xFF, *b"b", 256]
-    assert TokenPieces(decode).lengths(ids, "aé😀\ufffdb").tolist() == [1, 0, 1, 0, 0, 0, 1, 1, 1, 0]
+    assert TokenPieces(decode).lengths(ids, "aé😀\ufffdb").tolist() == [
+        1,
+        0,
+        1,
+        0,
+        0,
+        0,
+        1,
+        1,
+        1,
+        0,
+    ]
 
 
 @given(st.text() | st.text(alphabet="a€\ufffd😀é"))
@@ -23,7 +34,9 @@ def test_a_character_belongs_to_its_last_byte(text):
     found = TokenPieces(decode).lengths(list(text.encode()), text)
     assert found.sum() == len(text)
     if "\ufffd" not in text:
-        ends = [count for character in text for count in [0] * (len(character.encode()) - 1) + [1]]
+        ends = [
+            count for character in text for count in [0] * (len(character.encode()) - 1) + [1]
+        ]
         assert found.tolist() == ends
 
 

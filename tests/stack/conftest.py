@@ -31,4 +31,6 @@ def rows():
 
     from tests.stack.mixed_rows import experience_of, mixed_rows
 
-    return Experience.concat_experiences([experience_of(row) for row in mixed_rows(5, seed=1)], 0)
+    return Experience.concat_experiences(
+        [experience_of(row) for row in mixed_rows(5, seed=1)], 0
+    )

@@ -42,25 +42,43 @@ def states(actor) -> dict[str, torch.Tensor]:
         with GatheredParameters([parameter]):
             found[f"{name}.weight"] = parameter.detach().float().clone()
         for key in ("exp_avg", "exp_avg_sq"):
-            found[f"{name}.{key}"] = safe_get_full_optimizer_state(parameter, key).detach().clone()
+            found[f"{name}.{key}"] = (
+                safe_get_full_optimizer_state(parameter, key).detach().clone()
+            )
     return found
 
 
-def go(model: str, ranks: int, stage: int, checkpoints: Path, universal: bool, output: Path, rank: int) -> None:
+def go(
+    model: str,
+    ranks: int,
+    stage: int,
+    checkpoints: Path,
+    universal: bool,
+    output: Path,
+    rank: int,
+) -> None:
     """Make a run's actor; load what is in `checkpoints`, or make two updates and save. Then one more update. Into `output`: the
     states after loading or saving, and at the end."""
     config = load_config(
-        "cpu_smoke", ["run_dir=unused", f"train.zero_stage={stage}", f"cluster.gpus_per_node={ranks}"]
+        "cpu_smoke",
+        ["run_dir=unused", f"train.zero_stage={stage}", f"cluster.gpus_per_node={ranks}"],
     )
-    args = check_arguments(openrlhf_arguments(config, RunDirectory("unused"), model_dir=model, platform="cpu"))
+    args = check_arguments(
+        openrlhf_arguments(config, RunDirectory("unused"), model_dir=model, platform="cpu")
+    )
     args.ds.use_universal_ckpt = universal
     strategy = get_strategy(args)
     strategy.setup_distributed()
     actor = Actor(model, attn_implementation="sdpa", ds_config=strategy.get_ds_train_config())
     settings = dict(
-        optim="adam", muon=vars(args.actor.muon), adam=vars(args.actor.adam), lr_scheduler="constant_with_warmup",
-        lr_warmup_ratio=0.5, max_norm=1.0, scheduler_steps=10,
-    )  # fmt: skip
+        optim="adam",
+        muon=vars(args.actor.muon),
+        adam=vars(args.actor.adam),
+        lr_scheduler="constant_with_warmup",
+        lr_warmup_ratio=0.5,
+        max_norm=1.0,
+        scheduler_steps=10,
+    )
     actor, _, _ = strategy.prepare((actor, settings))
     if (checkpoints / "_actor").is_dir():
         path, client = strategy.load_ckpt(actor.model, str(checkpoints / "_actor"))
@@ -68,10 +86,15 @@ def go(model: str, ranks: int, stage: int, checkpoints: Path, universal: bool, o
     else:
         step(actor, 1)
         step(actor, 2)
-        strategy.save_ckpt(actor.model, str(checkpoints / "_actor"), TAG, client_state={"global_step": 2})
+        strategy.save_ckpt(
+            actor.model, str(checkpoints / "_actor"), TAG, client_state={"global_step": 2}
+        )
     before, rate = states(actor), actor.model.get_lr()
     step(actor, 3)
     after = states(actor)
     if rank == 0:
-        torch.save({"before": before, "after": after, "rate": rate, "next_rate": actor.model.get_lr()}, output)
+        torch.save(
+            {"before": before, "after": after, "rate": rate, "next_rate": actor.model.get_lr()},
+            output,
+        )
     torch.distributed.barrier()

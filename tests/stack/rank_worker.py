@@ -55,8 +55,14 @@ def update(case: dict, rank: int) -> None:
 def optimizer_of(cfg) -> dict:
     """Of the section actor or critic."""
     return dict(
-        optim="adam", muon=vars(cfg.muon), adam=vars(cfg.adam), lr_scheduler="constant", lr_warmup_ratio=0.0, max_norm=0.0, scheduler_steps=100
-    )  # fmt: skip
+        optim="adam",
+        muon=vars(cfg.muon),
+        adam=vars(cfg.adam),
+        lr_scheduler="constant",
+        lr_warmup_ratio=0.0,
+        max_norm=0.0,
+        scheduler_steps=100,
+    )
 
 
 def trainer_of(case: dict, strategy) -> ActorPPOTrainer:
@@ -97,11 +103,17 @@ def maker_of(args) -> R3ExperienceMaker:
     """The maker's own layout of rows and advantages, without the groups of remote models behind it."""
     maker = R3ExperienceMaker.__new__(R3ExperienceMaker)
     maker.config = R3Config(run_dir="unused")
-    maker.args, maker.tokenizer, maker.kl_ctl = args, SimpleNamespace(pad_token_id=0), SimpleNamespace(value=0.0)
+    maker.args, maker.tokenizer, maker.kl_ctl = (
+        args,
+        SimpleNamespace(pad_token_id=0),
+        SimpleNamespace(value=0.0),
+    )
     return maker
 
 
-def laid_out(case: dict, maker: R3ExperienceMaker, num_rows: int) -> tuple[list[dict], list, int]:
+def laid_out(
+    case: dict, maker: R3ExperienceMaker, num_rows: int
+) -> tuple[list[dict], list, int]:
     """Drawn rows, their micro-batches with fillers, and how many fillers there are."""
     drawn = mixed_rows(num_rows, seed=num_rows)
     for place, row in enumerate(drawn):
@@ -121,7 +133,9 @@ def share_of(case: dict, rank: int, experiences: list) -> list:
 def gathered(case: dict, rank: int, experiences: list, forward) -> list:
     """Gather what `forward` makes of each micro-batch, as many on each rank."""
     parts = [None] * case["ranks"]
-    torch.distributed.all_gather_object(parts, [forward(e) for e in share_of(case, rank, experiences)])
+    torch.distributed.all_gather_object(
+        parts, [forward(e) for e in share_of(case, rank, experiences)]
+    )
     return [made for part in parts for made in part]
 
 
@@ -142,15 +156,22 @@ def train(case: dict, rank: int, trainer: ActorPPOTrainer) -> list[dict]:
     for num_rows in case["rows_per_step"]:
         drawn, experiences, missing = laid_out(case, maker, num_rows)
         old = gathered(
-            case, rank, experiences,
-            lambda e: logprobs_and_entropy(trainer.actor, e.sequences, e.action_mask, e.attention_mask)[0].detach(),
-        )  # fmt: skip
+            case,
+            rank,
+            experiences,
+            lambda e: logprobs_and_entropy(
+                trainer.actor, e.sequences, e.action_mask, e.attention_mask
+            )[0].detach(),
+        )
         for experience, logprobs in zip(experiences, old, strict=True):
             if case["off_policy"]:
                 for position, index in enumerate(experience.index):
                     logprobs[position] -= [*log_ratios(num_rows), *[0.0] * missing][index]
             experience.action_log_probs, experience.kl = logprobs, torch.zeros_like(logprobs)
-        rows = [SimpleNamespace(advantage=row["advantage"], reward=row["advantage"]) for row in drawn]
+        rows = [
+            SimpleNamespace(advantage=row["advantage"], reward=row["advantage"])
+            for row in drawn
+        ]
         maker._set_advantages(experiences, rows)
         statuses.append(updated(case, rank, trainer, experiences, 0.0))
     return statuses
@@ -161,13 +182,18 @@ def warm_started(case: dict, rank: int, trainer: ActorPPOTrainer) -> list[dict]:
     actor = R3PolicyActor.__new__(R3PolicyActor)
     actor.trainer, actor.actor = trainer, trainer.actor
     group = SimpleNamespace(
-        async_run_method_batch=lambda experience, **_: [actor.append(one) for one in share_of(case, rank, experience)],
+        async_run_method_batch=lambda experience, **_: [
+            actor.append(one) for one in share_of(case, rank, experience)
+        ],
         async_run_method=lambda name, **facts: getattr(actor, name)(**facts),
     )
     warm_start.ray = SimpleNamespace(get=lambda refs: refs)
     for number in case["rows_per_step"]:
         drawn = ((row["tokens"], row["prompt"]) for row in mixed_rows(number, seed=number))
-        rows = [make_rollout(prompt=ids[:cut], ids=ids[cut:], verdict=Verdict.CORRECT) for ids, cut in drawn]
+        rows = [
+            make_rollout(prompt=ids[:cut], ids=ids[cut:], verdict=Verdict.CORRECT)
+            for ids, cut in drawn
+        ]
         warm_start.warm_start(group, rows, trainer.args, passes=1, pad_token_id=0)
     return []
 
@@ -182,13 +208,18 @@ def adapted(case: dict, rank: int) -> None:
     start = whole(model)
     train(case, rank, trainer)
     trained, sent = whole(model), sent_to_engines(trainer, model)
-    strategy.save_model(trainer.actor, SimpleNamespace(save_pretrained=lambda folder: None), case["saved"])
+    strategy.save_model(
+        trainer.actor, SimpleNamespace(save_pretrained=lambda folder: None), case["saved"]
+    )
     strategy.save_ckpt(trainer.actor.model, case["checkpoints"], "step")
     another = trainer_of(case, strategy)
     strategy.load_ckpt(another.actor.model, case["checkpoints"])
     resumed = sent_to_engines(another, another.actor.model.module)
     if rank == 0:
-        torch.save({"start": start, "trained": trained, "sent": sent, "resumed": resumed}, case["output"])
+        torch.save(
+            {"start": start, "trained": trained, "sent": sent, "resumed": resumed},
+            case["output"],
+        )
     torch.distributed.barrier()
 
 
@@ -204,9 +235,13 @@ def whole(model) -> dict[str, torch.Tensor]:
 def sent_to_engines(trainer: ActorPPOTrainer, model) -> dict[str, torch.Tensor]:
     """Return what upstream's own weight sync sends, by name; the engines and the group between them stand for vLLM and gloo."""
     names, weights = [], []
-    engine = SimpleNamespace(update_weight=SimpleNamespace(remote=lambda name, **_: names.append(name)))
+    engine = SimpleNamespace(
+        update_weight=SimpleNamespace(remote=lambda name, **_: names.append(name))
+    )
     trainer.vllm_engines, trainer.use_cuda_ipc = [engine], False
-    trainer._model_update_group = SimpleNamespace(broadcast=lambda weight, **_: weights.append(weight.clone()))
+    trainer._model_update_group = SimpleNamespace(
+        broadcast=lambda weight, **_: weights.append(weight.clone())
+    )
     ray, ppo_actor.ray = ppo_actor.ray, SimpleNamespace(get=lambda refs: refs)
     try:
         with lora.merged_for_sync(trainer, model):
@@ -234,19 +269,31 @@ def update_critic(case: dict, rank: int) -> None:
     )
     critic, optimizer, scheduler = strategy.prepare((critic, optimizer_of(args.critic)))
     trainer = (ppo_critic.CriticPPOTrainer if case["stock"] else R3CriticTrainer)(
-        strategy, critic, optimizer, scheduler, args.train.micro_batch_size, value_clip=args.critic.value_clip, dataloader_pin_memory=False
-    )  # fmt: skip
+        strategy,
+        critic,
+        optimizer,
+        scheduler,
+        args.train.micro_batch_size,
+        value_clip=args.critic.value_clip,
+        dataloader_pin_memory=False,
+    )
     maker, statuses = maker_of(args), []
     for num_rows in case["rows_per_step"]:
         drawn, experiences, missing = laid_out(case, maker, num_rows)
         returns = [row["advantage"] for row in drawn] + [0.0] * missing
         with torch.no_grad():
             of_critic = gathered(
-                case, rank, experiences, lambda e: critic(e.sequences, e.action_mask, e.attention_mask)
+                case,
+                rank,
+                experiences,
+                lambda e: critic(e.sequences, e.action_mask, e.attention_mask),
             )
         for experience, values in zip(experiences, of_critic, strict=True):
             experience.values = values
-            experience.returns = torch.tensor([returns[i] for i in experience.index])[:, None] * experience.action_mask
+            experience.returns = (
+                torch.tensor([returns[i] for i in experience.index])[:, None]
+                * experience.action_mask
+            )
             experience.advantages = experience.action_log_probs = torch.zeros_like(values)
         statuses.append(updated(case, rank, trainer, experiences))
     weights = whole(critic.module)
@@ -254,14 +301,19 @@ def update_critic(case: dict, rank: int) -> None:
         if parameter.requires_grad:
             weights[name] = deepspeed.utils.safe_get_full_fp32_param(parameter).clone()
     if rank == 0:
-        torch.save({"weights": weights, "statuses": statuses, "updates": critic.global_steps}, case["output"])
+        torch.save(
+            {"weights": weights, "statuses": statuses, "updates": critic.global_steps},
+            case["output"],
+        )
     torch.distributed.barrier()
 
 
 def load_again_and_again(case: dict, rank: int, strategy) -> None:
     loaded = []
     for _ in range(case["loads"]):
-        actor = Actor(case["model"], attn_implementation="sdpa", ds_config=strategy.get_ds_train_config())
+        actor = Actor(
+            case["model"], attn_implementation="sdpa", ds_config=strategy.get_ds_train_config()
+        )
         loaded.append({name: weight.float() for name, weight in whole(actor.model).items()})
     if rank == 0:
         torch.save({"loaded": loaded}, case["output"])

@@ -18,7 +18,10 @@ def on_ranks(target: Callable, ranks: int, *arguments, folder: Path) -> None:
     # Ours from the kernel's choice on: a port that is free when asked for may be another's when rank 0 listens on it.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     processes = [
-        _context.Process(target=_rank, args=(target, arguments, rank, ranks, store.port, folder / f"rank{rank}.log"))
+        _context.Process(
+            target=_rank,
+            args=(target, arguments, rank, ranks, store.port, folder / f"rank{rank}.log"),
+        )
         for rank in range(ranks)
     ]
     for process in processes:
@@ -33,7 +36,9 @@ def on_ranks(target: Callable, ranks: int, *arguments, folder: Path) -> None:
     assert codes == [0] * ranks, (folder / "rank0.log").read_text()[-3000:]
 
 
-def _rank(target: Callable, arguments: tuple, rank: int, ranks: int, port: int, log: Path) -> None:
+def _rank(
+    target: Callable, arguments: tuple, rank: int, ranks: int, port: int, log: Path
+) -> None:
     with log.open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

@@ -25,7 +25,13 @@ class Stairs:
         self.place = max(0, self.place + moved)
         done = self.place == self.height
         observation = Observation(text=f"step {self.place}", goal="top")
-        return Step(observation=observation, reward=float(done), done=done, valid=moved != 0, success=done or None)
+        return Step(
+            observation=observation,
+            reward=float(done),
+            done=done,
+            valid=moved != 0,
+            success=done or None,
+        )
 
     def close(self):
         pass

@@ -32,7 +32,9 @@ from tests.stack import test_experience_maker as of_responses
 pytestmark = pytest.mark.stack
 STAIRS = "tests.stack.stairs:Stairs"
 TASK = "stairs/3"
-LABEL = Label(uid=TASK, problem=TASK, references=[], task="environment", metadata={"seed": 3}).to_json()
+LABEL = Label(
+    uid=TASK, problem=TASK, references=[], task="environment", metadata={"seed": 3}
+).to_json()
 NEW_TOKENS, MAX_LEN = 8, 64
 
 
@@ -51,7 +53,9 @@ class Scripted:
         flat = FlatLogprobs()
         for place, token in enumerate(ids):
             flat.append_fast([token], [-place / 4], iter([1]), [None])
-        return SimpleNamespace(outputs=[SimpleNamespace(token_ids=ids, logprobs=flat, finish_reason=reason)])
+        return SimpleNamespace(
+            outputs=[SimpleNamespace(token_ids=ids, logprobs=flat, finish_reason=reason)]
+        )
 
 
 @pytest.fixture(scope="module")
@@ -69,16 +73,28 @@ def executor(monkeypatch, environments, in_a_job):
         config = load_config(
             "agent_smoke",
             [
-                f"agents.environment={STAIRS}", "agents.options={}", "agents.memory_turns=1", "held_out.max_samples=null",
-                "agents.invalid_penalty=0.5", "agents.gamma=0.5", "agents.max_turns=5", "data.chat_template=false", *overrides,
+                f"agents.environment={STAIRS}",
+                "agents.options={}",
+                "agents.memory_turns=1",
+                "held_out.max_samples=null",
+                "agents.invalid_penalty=0.5",
+                "agents.gamma=0.5",
+                "agents.max_turns=5",
+                "data.chat_template=false",
+                *overrides,
             ],
-        )  # fmt: skip
+        )
         in_a_job(config)
         # an executor puts its own in their place, for the whole process
-        monkeypatch.setattr(engine_logprobs, "create_sample_logprobs", engine_logprobs.create_sample_logprobs)
+        monkeypatch.setattr(
+            engine_logprobs, "create_sample_logprobs", engine_logprobs.create_sample_logprobs
+        )
         update = engine_logprobs.LogprobsProcessor._update_sample_logprobs
-        monkeypatch.setattr(engine_logprobs.LogprobsProcessor, "_update_sample_logprobs", update)
-        found = vllm_engine._load_agent_executor(str(work_of(config).executor))  # as upstream does, by path
+        monkeypatch.setattr(
+            engine_logprobs.LogprobsProcessor, "_update_sample_logprobs", update
+        )
+        # as upstream does, by path
+        found = vllm_engine._load_agent_executor(str(work_of(config).executor))
         if config.agents.environment == STAIRS:
             found.environments.close()
             found.environments = environments
@@ -114,7 +130,9 @@ def test_every_turn_is_a_sample_with_the_prompt_of_its_memory(executor, byte_tok
         ids = one["observation_tokens"].tolist()
         assert byte_tokenizer.decode(ids[:start]) == prompt == one["r3"]["turn_prompt"]
         assert byte_tokenizer.decode(ids[start:end]) == text and len(ids) == end
-        assert one["rollout_log_probs"][start:].tolist() == [-place / 4 for place in range(len(text))]
+        assert one["rollout_log_probs"][start:].tolist() == [
+            -place / 4 for place in range(len(text))
+        ]
         assert one["prompt"] == TASK and one["label"] == LABEL
     assert [one["truncated"] for one in found] == [False, False, False, True, False]
 
@@ -124,7 +142,9 @@ def test_what_travels_with_a_turn(executor, byte_tokenizer):
     the fourth turn."""
     found, _ = play(executor(), byte_tokenizer, "up", "down", "hop", "up and so on", "up")
     turns = [one["r3"]["turn"] for one in found]
-    assert [turn.index for turn in turns] == [0, 1, 2, 3, 4] and len({turn.trajectory for turn in turns}) == 1
+    assert [turn.index for turn in turns] == [0, 1, 2, 3, 4] and len(
+        {turn.trajectory for turn in turns}
+    ) == 1
     assert [turn.state for turn in turns] == ["step 0", "step 1", "step 0", "step 0", "step 0"]
     assert [turn.valid for turn in turns] == [True, True, False, False, True]
     assert [turn.step_return for turn in turns] == [-0.1875, -0.375, -0.75, -0.5, 0.0]
@@ -145,10 +165,15 @@ def test_a_success_is_one_of_all_turns(executor, byte_tokenizer):
 
 @pytest.mark.parametrize(
     ("label", "max_len", "verdict"),
-    [(LABEL.replace('"seed": 3', '"seed": 5'), MAX_LEN, Verdict.UNGRADED), (LABEL, 28, Verdict.WRONG)],
+    [
+        (LABEL.replace('"seed": 3', '"seed": 5'), MAX_LEN, Verdict.UNGRADED),
+        (LABEL, 28, Verdict.WRONG),
+    ],
     ids=["crashes at its reset", "no prompt fits"],
 )
-def test_a_trajectory_without_a_turn_is_counted(executor, byte_tokenizer, label, max_len, verdict):
+def test_a_trajectory_without_a_turn_is_counted(
+    executor, byte_tokenizer, label, max_len, verdict
+):
     (only,), asked = play(executor(), byte_tokenizer, label=label, max_len=max_len)
     assert asked == [] and only["r3"]["grade"].verdict is verdict
     assert only["r3"]["trajectory"].turns == () and only["action_ranges"] == [(2, 2)]
@@ -161,7 +186,9 @@ def test_an_engine_hands_the_turns_on_as_responses(executor, byte_tokenizer):
     scripted = Scripted(byte_tokenizer, *["up"] * 6)
     actor.generate = scripted.generate
     params = SamplingParams(max_tokens=NEW_TOKENS, logprobs=None)
-    found = asyncio.run(actor.generate_responses(TASK, LABEL, params, MAX_LEN, byte_tokenizer, 2))
+    found = asyncio.run(
+        actor.generate_responses(TASK, LABEL, params, MAX_LEN, byte_tokenizer, 2)
+    )
     turns = [one["r3"]["turn"] for one in found]
     first, second = sorted({turn.trajectory for turn in turns})
     assert [(turn.trajectory, turn.index) for turn in turns] == [
@@ -182,7 +209,10 @@ def samples_of(responses, *, step=5, attempts=()):
     generator._prefixes, generator._training = {}, False
     generator._contexts = dict.fromkeys(attempts, Context.REFLECTION)
     generator.step, generator.epoch = step, 1
-    return [generator._process_response_into_experience(response, max_len=256) for response in responses]
+    return [
+        generator._process_response_into_experience(response, max_len=256)
+        for response in responses
+    ]
 
 
 def maker(config, *, ranks=1, history=None):
@@ -193,7 +223,11 @@ def metrics_of(made, names):
     return {name: made.metrics[f"r3/agents/{name}"] for name in names}
 
 
-PLAYS = (("up", "up", "up"), ("up", "down", "up", "up", "up"), ("hop", "hop", "hop", "hop", "hop"))
+PLAYS = (
+    ("up", "up", "up"),
+    ("up", "down", "up", "up", "up"),
+    ("hop", "hop", "hop", "hop", "hop"),
+)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -210,19 +244,31 @@ def test_advantages_and_metrics_of_a_step(executor, byte_tokenizer, ranks):
     for experience in experiences:
         for position, index in enumerate(experience.index):
             mask = experience.action_mask[position].bool()
-            assert mask.any() == (index < 13)  # what is missing to a multiple of the ranks is filled up
+            # what is missing to a multiple of the ranks is filled up
+            assert mask.any() == (index < 13)
             found[index] = experience.advantages[position][mask].unique().tolist()
     assert len(found) == (13 if ranks == 1 else 14)
     mean, std = -0.5 / 3, np.std([1, 1, -2.5], ddof=1)
     expected = [(1 - mean) / std] * 8 + [(-2.5 - mean) / std] * 5
     assert [found[index][0] for index in range(13)] == pytest.approx(expected, rel=1e-5)
-    counts = dict(trajectories=4, lost=1, success_rate=2 / 3, turn_limit=1, rows=13, turns_mean=13 / 3)
+    counts = dict(
+        trajectories=4, lost=1, success_rate=2 / 3, turn_limit=1, rows=13, turns_mean=13 / 3
+    )
     # all 13 begin at "step 0" but those at steps 1 and 2, which the two successes share
     counts |= dict(invalid_rate=5 / 13, alone_0=0)
-    assert metrics_of(made, counts) == pytest.approx(counts) and made.metrics["accuracy"] == pytest.approx(2 / 3)
+    assert metrics_of(made, counts) == pytest.approx(counts) and made.metrics[
+        "accuracy"
+    ] == pytest.approx(2 / 3)
     records = made.records
-    assert [(row["trajectory"], row["turn"]) for row in records][:4] == [("0", 0), ("0", 1), ("0", 2), ("1", 0)]
-    assert records[1]["prompt"].endswith("Now: step 1") and records[0]["prompt"].endswith("Now: step 0")
+    assert [(row["trajectory"], row["turn"]) for row in records][:4] == [
+        ("0", 0),
+        ("0", 1),
+        ("0", 2),
+        ("1", 0),
+    ]
+    assert records[1]["prompt"].endswith("Now: step 1") and records[0]["prompt"].endswith(
+        "Now: step 0"
+    )
     assert records[-1]["verdict"] == "ungraded" and records[-1]["advantage"] is None
     # without replay there is no history
     assert not played.config.keeps_history and "r3/agents/recalled" not in made.metrics
@@ -232,25 +278,41 @@ def test_advantages_and_metrics_of_a_step(executor, byte_tokenizer, ranks):
 def test_turns_in_the_same_state_are_compared(executor, byte_tokenizer):
     """hgpo with depth 0: of the turns at step 2 of two trajectories both went up, and those at step 0 differ."""
     played = executor("agents.estimator=hgpo", "agents.depth=0", "agents.invalid_penalty=0")
-    rows = [row for texts in (("up",) * 3, ("hop", *("up",) * 3)) for row in play(played, byte_tokenizer, *texts)[0]]
+    rows = [
+        row
+        for texts in (("up",) * 3, ("hop", *("up",) * 3))
+        for row in play(played, byte_tokenizer, *texts)[0]
+    ]
     made = maker(played.config)
     made.make_experience_batch(samples_of(rows))
     # returns with gamma 1/2: .25 .5 1 and .125 .25 .5 1; of the three turns at step 0 one differs
     t = 3**-0.5
-    assert [row["advantage"] for row in made.records] == pytest.approx([t, 0, 0, -2 * t, t, 0, 0], abs=1e-4)
+    assert [row["advantage"] for row in made.records] == pytest.approx(
+        [t, 0, 0, -2 * t, t, 0, 0], abs=1e-4
+    )
     assert [row["reward"] for row in made.records] == [0.25, 0.5, 1, 0.125, 0.25, 0.5, 1]
 
 
 def test_too_many_lost_trajectories_stop_the_run(executor, byte_tokenizer):
     played = executor()
-    rows = [*play(played, byte_tokenizer, "up", "up", "up")[0], *play(played, byte_tokenizer, "jump")[0]]
-    with pytest.raises(TrainingStopped, match="50% of this step's trajectories were lost \\(raised\\), more than"):
+    rows = [
+        *play(played, byte_tokenizer, "up", "up", "up")[0],
+        *play(played, byte_tokenizer, "jump")[0],
+    ]
+    with pytest.raises(
+        TrainingStopped,
+        match="50% of this step's trajectories were lost \\(raised\\), more than",
+    ):
         maker(played.config).make_experience_batch(samples_of(rows))
 
 
 def test_held_out_trajectories_are_counted_once(executor, byte_tokenizer):
     played = executor()
-    rows = [row for texts in (("up",) * 3, ("hop",) * 5) for row in play(played, byte_tokenizer, *texts)[0]]
+    rows = [
+        row
+        for texts in (("up",) * 3, ("hop",) * 5)
+        for row in play(played, byte_tokenizer, *texts)[0]
+    ]
     rows += play(played, byte_tokenizer, label=LABEL.replace('"seed": 3', '"seed": 5'))[0]
     whole = whole_trajectories([sample.r3_rollout for sample in samples_of(rows)])
     assert [one.verdict for one in whole] == [Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED]
@@ -277,7 +339,12 @@ DISASTERS = {
     "raise": "raised",
     "novel": "talkative",
 }
-SECOND_ACTIONS = [*DISASTERS, *["work"] * 6, *["count"] * 12]  # of the task with this seed; the others do "count"
+# of the task with this seed; the others do "count"
+SECOND_ACTIONS = [
+    *DISASTERS,
+    *["work"] * 6,
+    *["count"] * 12,
+]
 
 
 class Reckless:
@@ -301,19 +368,30 @@ def test_hung_crashing_and_slow_environments_beside_each_other_cost_their_own_tr
     10 MB, and six compute for half a second each, of a limit of three. Every other turn is a row with its own reward."""
     byte_tokenizer.pad_token = "<s>"
     made = executor(
-        f"agents.environment={AWKWARD}", "agents.memory_turns=0", "agents.max_turns=3", "agents.timeout_s=3",
-        "agents.estimator=grpo", "reward.max_ungraded_rate=0.25",
-    )  # fmt: skip
-    params, engine = SamplingParams(max_tokens=NEW_TOKENS, logprobs=None), Reckless(byte_tokenizer)
+        f"agents.environment={AWKWARD}",
+        "agents.memory_turns=0",
+        "agents.max_turns=3",
+        "agents.timeout_s=3",
+        "agents.estimator=grpo",
+        "reward.max_ungraded_rate=0.25",
+    )
+    params, engine = (
+        SamplingParams(max_tokens=NEW_TOKENS, logprobs=None),
+        Reckless(byte_tokenizer),
+    )
 
     def label(seed):
         uid = f"awkward/{seed}"
-        return Label(uid=uid, problem=uid, references=[], task="environment", metadata={"seed": seed}).to_json()
+        return Label(
+            uid=uid, problem=uid, references=[], task="environment", metadata={"seed": seed}
+        ).to_json()
 
     async def play_all():
         return await asyncio.gather(
             *(
-                made.execute(f"awkward/{seed}", label(seed), params, MAX_LEN, byte_tokenizer, engine)
+                made.execute(
+                    f"awkward/{seed}", label(seed), params, MAX_LEN, byte_tokenizer, engine
+                )
                 for seed in range(len(SECOND_ACTIONS))
             )
         )
@@ -322,7 +400,9 @@ def test_hung_crashing_and_slow_environments_beside_each_other_cost_their_own_tr
         played = asyncio.run(play_all())
     for seed, (found, action) in enumerate(zip(played, SECOND_ACTIONS, strict=True)):
         turns = [one["r3"]["turn"] for one in found]
-        assert [one["r3"]["text"] for one in found] == (["count", action] if seed < 6 else ["count", action, "count"])
+        assert [one["r3"]["text"] for one in found] == (
+            ["count", action] if seed < 6 else ["count", action, "count"]
+        )
         if seed < 6:
             assert {one["r3"]["grade"].verdict for one in found} == {Verdict.UNGRADED}
             assert found[0]["r3"]["trajectory"].reason == DISASTERS[action]
@@ -372,7 +452,11 @@ def test_a_stored_success_joins_a_task_that_failed(executor, byte_tokenizer, his
     experiences = stepped(made, byte_tokenizer, played, FAILURES, step=5)
     metrics, counts = made.metrics, dict(recalled=1, rows=13, trajectories=2, success_rate=0)
     assert metrics_of(made, counts) == counts and metrics["r3/replay/recalled"] == 3
-    assert metrics["r3/replay/hits"] == 1 and metrics["r3/history/coverage"] == 1 and metrics["r3/replay/max_lag"] == 5
+    assert (
+        metrics["r3/replay/hits"] == 1
+        and metrics["r3/history/coverage"] == 1
+        and metrics["r3/replay/max_lag"] == 5
+    )
     mean = (1 - 2.5 - 0.5) / 3
     records = made.records
     assert [row["recalled_from"] for row in records] == [None] * 10 + [1] * 3
@@ -382,26 +466,37 @@ def test_a_stored_success_joins_a_task_that_failed(executor, byte_tokenizer, his
     )
     recalled = records[10:]
     assert [row["prompt"] for row in recalled] == [
-        "Goal: top\nNow: step 0", "Goal: top\nBefore:\nstep 0 -> up\nNow: step 1", "Goal: top\nBefore:\nstep 1 -> up\nNow: step 2"
-    ]  # fmt: skip
+        "Goal: top\nNow: step 0",
+        "Goal: top\nBefore:\nstep 0 -> up\nNow: step 1",
+        "Goal: top\nBefore:\nstep 1 -> up\nNow: step 2",
+    ]
     assert [(row["trajectory"], row["turn"], row["state"]) for row in recalled] == [
         ("0@1", t, f"step {t}") for t in range(3)
     ]
-    assert [row["step_return"] for row in recalled] == [0.25, 0.5, 1.0] and {row["text"] for row in recalled} == {"up"}
+    assert [row["step_return"] for row in recalled] == [0.25, 0.5, 1.0] and {
+        row["text"] for row in recalled
+    } == {"up"}
     for experience in experiences:
         for position, index in enumerate(experience.index):
             mask = experience.action_mask[position].bool()
             if index < 10:  # the actor is 1/16 off the engine
-                gap = experience.action_log_probs[position] - experience.rollout_log_probs[position]
+                gap = (
+                    experience.action_log_probs[position]
+                    - experience.rollout_log_probs[position]
+                )
                 assert gap[mask].tolist() == [0.0625] * int(mask.sum())
             else:
-                ids = experience.sequences[position][experience.attention_mask[position].bool()].tolist()
+                ids = experience.sequences[position][
+                    experience.attention_mask[position].bool()
+                ].tolist()
                 assert byte_tokenizer.decode(ids) == recalled[index - 10]["prompt"] + "up"
                 assert experience.action_log_probs[position][mask].tolist() == [0.0, -0.25]
     assert metrics["r3/replay/ratio_mean"] == pytest.approx(np.exp(0.0625))
 
 
-def test_a_stored_failure_joins_a_task_that_succeeded_unless_it_is_switched_off(executor, byte_tokenizer, history):
+def test_a_stored_failure_joins_a_task_that_succeeded_unless_it_is_switched_off(
+    executor, byte_tokenizer, history
+):
     plays = [("up", "up", "up"), ("up", "down", "up", "up", "up")]
     for overrides, expected in (((), 1), (("replay.recall_failures=false",), 0)):
         played = executor("replay.enabled=true", *overrides)
@@ -413,7 +508,9 @@ def test_a_stored_failure_joins_a_task_that_succeeded_unless_it_is_switched_off(
         assert made.metrics["r3/agents/recalled"] == expected
 
 
-def test_lost_trajectories_are_counted_in_the_history_and_never_recalled(executor, byte_tokenizer, history):
+def test_lost_trajectories_are_counted_in_the_history_and_never_recalled(
+    executor, byte_tokenizer, history
+):
     played = executor("replay.enabled=true", "reward.max_ungraded_rate=1")
     made = replaying(played, byte_tokenizer, history, step=0)
     stepped(made, byte_tokenizer, played, [("up", "jump"), *FAILURES], step=0)
@@ -437,7 +534,13 @@ ATTEMPTS = [
     )
     for lines in (
         ["step 0 -> hop (impossible)"] * 5,
-        ["step 0 -> up", "step 1 -> down", "step 0 -> up", "step 1 -> down", "step 0 -> hop (impossible)"],
+        [
+            "step 0 -> up",
+            "step 1 -> down",
+            "step 0 -> up",
+            "step 1 -> down",
+            "step 0 -> hop (impossible)",
+        ],
     )
 ]
 
@@ -451,16 +554,31 @@ def reflecting(config, tokenizer, history, *, epoch):
     return generator
 
 
-def test_a_task_that_failed_is_played_behind_a_stored_attempt_as_a_group_of_its_own(executor, byte_tokenizer, history):
+def test_a_task_that_failed_is_played_behind_a_stored_attempt_as_a_group_of_its_own(
+    executor, byte_tokenizer, history
+):
     """Step 1 failed twice. In step 2 sums of rewards are -2.5 and -0.5 from the plain prompt, and 1 and -2.5 behind the attempt;
     the two groups were played by engines that number their trajectories alike."""
     settings = ("agents.estimator=grpo", "reflection.enabled=true", f"data.max_len={WIDE}")
     played = executor(*settings)
-    stepped(replaying(played, byte_tokenizer, history, step=0), byte_tokenizer, played, FAILURES, step=0)
-    assert reflecting(played.config, byte_tokenizer, history, epoch=1)._further([TASK], [LABEL]) == []
+    stepped(
+        replaying(played, byte_tokenizer, history, step=0),
+        byte_tokenizer,
+        played,
+        FAILURES,
+        step=0,
+    )
+    assert (
+        reflecting(played.config, byte_tokenizer, history, epoch=1)._further([TASK], [LABEL])
+        == []
+    )
     generator = reflecting(played.config, byte_tokenizer, history, epoch=2)
     ((attempt, label),) = generator._further([TASK], [LABEL])
-    assert attempt in ATTEMPTS and label == LABEL and generator.prompts.metrics()["r3/reflection/hard_prompts"] == 1
+    assert (
+        attempt in ATTEMPTS
+        and label == LABEL
+        and generator.prompts.metrics()["r3/reflection/hard_prompts"] == 1
+    )
 
     plain, other = executor(*settings), executor(*settings)
     rows = [row for texts in FAILURES for row in play(plain, byte_tokenizer, *texts)[0]]
@@ -476,15 +594,24 @@ def test_a_task_that_failed_is_played_behind_a_stored_attempt_as_a_group_of_its_
     records = made.records
     assert [row["context"] for row in records] == ["plain"] * 10 + ["reflection"] * 8
     s = 2**-0.5  # of two sums that differ
-    assert [row["advantage"] for row in records] == pytest.approx([-s] * 5 + [s] * 8 + [-s] * 5, abs=1e-5)
-    assert records[0]["trajectory"] == records[10]["trajectory"] == "0" and attempt in records[10]["prompt"]
+    assert [row["advantage"] for row in records] == pytest.approx(
+        [-s] * 5 + [s] * 8 + [-s] * 5, abs=1e-5
+    )
+    assert (
+        records[0]["trajectory"] == records[10]["trajectory"] == "0"
+        and attempt in records[10]["prompt"]
+    )
     counts = dict(trajectories=2, success_rate=0, recalled=0, rows=18)
     counts |= dict(reflected=2, reflected_lost=0, reflected_success_rate=0.5)
     assert metrics_of(made, counts) == counts
     assert made.metrics["r3/reflection/groups"] == 1 and made.metrics["accuracy"] == 0
     history.commit_step(2, 2, made.kept_rollouts())
     counts = counts_of(history, TASK)
-    assert [counts.get((context, verdict), (0,))[0] for context in (Context.PLAIN, Context.REFLECTION) for verdict in (Verdict.CORRECT, Verdict.WRONG)] == [0, 4, 1, 1]  # fmt: skip
+    assert [
+        counts.get((context, verdict), (0,))[0]
+        for context in (Context.PLAIN, Context.REFLECTION)
+        for verdict in (Verdict.CORRECT, Verdict.WRONG)
+    ] == [0, 4, 1, 1]
 
 
 def test_a_stored_success_joins_the_plain_group_alone(executor, byte_tokenizer, history):
@@ -502,14 +629,22 @@ def test_a_stored_success_joins_the_plain_group_alone(executor, byte_tokenizer, 
     made.make_experience_batch(samples_of(rows, step=1, attempts=ATTEMPTS[:1]))
     assert made.metrics["r3/agents/recalled"] == 1 and made.metrics["r3/replay/hits"] == 1
     assert [(row["context"], row["recalled_from"]) for row in made.records] == [
-        *[("plain", None)] * 10, *[("plain", 1)] * 3, *[("reflection", None)] * 10
-    ]  # fmt: skip
+        *[("plain", None)] * 10,
+        *[("plain", 1)] * 3,
+        *[("reflection", None)] * 10,
+    ]
 
 
 def test_an_attempt_that_leaves_no_room_is_counted(executor, byte_tokenizer, history):
     """An attempt needs 64 of its characters and the lines around them."""
     played = executor("reflection.enabled=true", f"data.max_len={WIDE}")
-    stepped(replaying(played, byte_tokenizer, history, step=0), byte_tokenizer, played, FAILURES, step=0)
+    stepped(
+        replaying(played, byte_tokenizer, history, step=0),
+        byte_tokenizer,
+        played,
+        FAILURES,
+        step=0,
+    )
     played.config.data.max_len = 300
     generator = reflecting(played.config, byte_tokenizer, history, epoch=2)
     assert generator._further([TASK], [LABEL]) == []

@@ -13,10 +13,24 @@ from tests.method.core.test_hierarchy import brute_force
 from tests.stack.training import R3, lines, rollouts_of, train
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
-KEYS = ["trajectories", "lost", "rows", "success_rate", "reward_mean", "turns_mean", "turns_max", "turn_limit"]
+KEYS = [
+    "trajectories",
+    "lost",
+    "rows",
+    "success_rate",
+    "reward_mean",
+    "turns_mean",
+    "turns_max",
+    "turn_limit",
+]
 KEYS += ["prompt_limit", "invalid_rate", "truncated_rate", "alone_0", "alone_1", "alone_2"]
 # four tasks that come three times
-SETTINGS = ["data.max_samples=4", "rollout.batch_size=4", "train.num_epochs=3", "train.max_steps=3"]
+SETTINGS = [
+    "data.max_samples=4",
+    "rollout.batch_size=4",
+    "train.num_epochs=3",
+    "train.max_steps=3",
+]
 SETTINGS += [
     "replay.enabled=true",
     "reflection.enabled=true",
@@ -53,7 +67,9 @@ def test_every_turn_is_a_row(run):
     for step in lines(run / "metrics.jsonl"):
         rows = [row for row in rollouts_of(run) if row["step"] == step["step"]]
         assert len(rows) == step["r3/agents/rows"]
-        plain = [row for row in rows if row["context"] == "plain" and row["recalled_from"] is None]
+        plain = [
+            row for row in rows if row["context"] == "plain" and row["recalled_from"] is None
+        ]
         assert len(plain) == step["r3/agents/turns_mean"] * PLAYED
         trajectories = {}
         for row in plain:
@@ -65,14 +81,20 @@ def test_every_turn_is_a_row(run):
             assert all(row["prompt"].count(" -> ") == min(row["turn"], 2) for row in turns)
             for row, following in zip(turns, turns[1:], strict=False):
                 paid = row["turn_reward"] - (0 if row["valid"] else 0.1)
-                assert row["step_return"] == pytest.approx(paid + 0.95 * following["step_return"])
+                assert row["step_return"] == pytest.approx(
+                    paid + 0.95 * following["step_return"]
+                )
         right = sum(turns[0]["verdict"] == "correct" for turns in trajectories.values())
         assert step["r3/agents/success_rate"] == pytest.approx(right / PLAYED)
-        assert step["r3/agents/invalid_rate"] == pytest.approx(sum(not row["valid"] for row in plain) / len(plain))
+        assert step["r3/agents/invalid_rate"] == pytest.approx(
+            sum(not row["valid"] for row in plain) / len(plain)
+        )
 
 
 def test_held_out_tasks_are_played(run):
-    first, last = (json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines())
+    first, last = (
+        json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()
+    )
     assert (first["step"], last["step"]) == (0, 3)
     assert first["num_problems"] == last["num_problems"] == 8 and first["num_ungraded"] == 0
     assert 0 <= last["pass_at_1"] <= last["pass_at_n"] <= 1
@@ -80,8 +102,14 @@ def test_held_out_tasks_are_played(run):
 
 def test_a_trajectory_is_read_turn_by_turn(run):
     uid = next(iter(rollouts_of(run)))["uid"]
-    shown = subprocess.run([R3, "show", str(run), "--step", "1", "--uid", uid], capture_output=True, text=True)
-    assert shown.returncode == 0 and "\ttrajectory\tturn\t" in shown.stdout and "<action>" in shown.stdout
+    shown = subprocess.run(
+        [R3, "show", str(run), "--step", "1", "--uid", uid], capture_output=True, text=True
+    )
+    assert (
+        shown.returncode == 0
+        and "\ttrajectory\tturn\t" in shown.stdout
+        and "<action>" in shown.stdout
+    )
 
 
 def groups_of(rows):
@@ -96,7 +124,10 @@ def groups_of(rows):
 def test_advantages_are_those_of_the_hierarchy(run):
     """As the rows of the run give them again; recalled trajectories and reflection groups are compared in the same way."""
     for trajectories in groups_of(rollouts_of(run)).values():
-        states, returns = ([[row[key] for row in turns] for turns in trajectories] for key in ("state", "step_return"))
+        states, returns = (
+            [[row[key] for row in turns] for turns in trajectories]
+            for key in ("state", "step_return")
+        )
         expected = brute_force(states, returns, depth=2, alpha=1.0, eps=1e-6)
         for turns, advantages in zip(trajectories, expected, strict=True):
             assert [row["advantage"] for row in turns] == pytest.approx(advantages, abs=1e-4)

@@ -25,11 +25,21 @@ def stopped(tmp_path_factory):
     """The budget runs out in step 3, the checkpoint is of step 2, whose evaluation is then lost."""
     run_dir = tmp_path_factory.mktemp("runs") / "run"
     budget = int(recorded_counts("dapo")[1]["generated_tokens_total"]) + 1
-    train(run_dir, *settings_of("dapo"), f"train.max_generated_tokens={budget}", environment=playback_of("dapo"))
+    train(
+        run_dir,
+        *settings_of("dapo"),
+        f"train.max_generated_tokens={budget}",
+        environment=playback_of("dapo"),
+    )
     found = {name: lines(run_dir / f"{name}.jsonl") for name in ("metrics", "evaluations")}
-    found |= {"budget": budget, "final_model": (run_dir / "final_model" / "config.json").is_file()}
+    found |= {
+        "budget": budget,
+        "final_model": (run_dir / "final_model" / "config.json").is_file(),
+    }
     kept = found["evaluations"][:2]
-    (run_dir / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+    (run_dir / "evaluations.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in kept)
+    )
     return run_dir, found
 
 
@@ -75,9 +85,16 @@ def test_every_sampled_token_is_counted(whole, responses):
     assert held_out < set(found)
     metrics = lines(whole[0] / "metrics.jsonl")
     total = sum(len(ids) for key, ids in found.items() if key not in held_out)
-    assert sum(step["generated_tokens"] for step in metrics) == metrics[-1]["generated_tokens_total"] == total
+    assert (
+        sum(step["generated_tokens"] for step in metrics)
+        == metrics[-1]["generated_tokens_total"]
+        == total
+    )
     trained = sum(step["response_tokens"] for step in metrics)
-    lost = sum(step["r3/filter/dropped_tokens"] + step["r3/filter/left_over_tokens"] for step in metrics)
+    lost = sum(
+        step["r3/filter/dropped_tokens"] + step["r3/filter/left_over_tokens"]
+        for step in metrics
+    )
     assert trained + lost == total and lost > 0
     dropped = sum(step["r3/filter/dropped_groups"] for step in metrics)
     trained_groups = {(row["step"], row["group"]) for row in rollouts_of(whole[0])}
@@ -114,22 +131,39 @@ def test_held_out_accuracy_is_that_of_the_verdicts(whole, responses):
     tokenizer = AutoTokenizer.from_pretrained(run / "final_model")
 
     def right(key, label):
-        boxes = re.findall(r"\\boxed\{([^}]*)\}", tokenizer.decode(found[key], skip_special_tokens=True))
+        boxes = re.findall(
+            r"\\boxed\{([^}]*)\}", tokenizer.decode(found[key], skip_special_tokens=True)
+        )
         return bool(boxes) and boxes[-1].strip() in json.loads(label)["references"]
 
-    evaluations, last = lines(run / "evaluations.jsonl"), lines(run / "metrics.jsonl")[-1]["step"]
+    evaluations, last = (
+        lines(run / "evaluations.jsonl"),
+        lines(run / "metrics.jsonl")[-1]["step"],
+    )
     assert [line["step"] for line in evaluations] == list(range(last + 1)) and last > 2
     for line in evaluations:
         answers = [
-            [right(key, label) for key in keys] for (step, label), keys in asked.items() if step == line["step"]
+            [right(key, label) for key in keys]
+            for (step, label), keys in asked.items()
+            if step == line["step"]
         ]
         assert len(answers) == line["num_problems"] == 8 and line["num_ungraded"] == 0
         assert line["pass_at_1"] == pytest.approx(np.mean(answers))
         assert line["pass_at_n"] == pytest.approx(np.mean([any(answer) for answer in answers]))
-        lengths = [len(found[key]) for (step, _), keys in asked.items() if step == line["step"] for key in keys]
+        lengths = [
+            len(found[key])
+            for (step, _), keys in asked.items()
+            if step == line["step"]
+            for key in keys
+        ]
         assert line["response_tokens_mean"] == pytest.approx(np.mean(lengths))
-    totals = {line["step"]: line["generated_tokens_total"] for line in lines(run / "metrics.jsonl")}
+    totals = {
+        line["step"]: line["generated_tokens_total"] for line in lines(run / "metrics.jsonl")
+    }
     for line in evaluations[:-1]:
         assert line["generated_tokens"] == ({0: 0} | totals)[line["step"]]
     # the console's lines of the second part: the evaluation of step 2 was lost and came again
-    assert "held-out problems after step 2" in done.stderr and "held-out accuracy, 2 responses" in done.stdout
+    assert (
+        "held-out problems after step 2" in done.stderr
+        and "held-out accuracy, 2 responses" in done.stdout
+    )

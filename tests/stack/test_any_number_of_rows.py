@@ -10,13 +10,29 @@ from tests.stack.mixed_rows import mixed_rows
 from tests.stack.ranks import on_ranks
 
 pytestmark = [pytest.mark.stack]
-ROWS = [7, 12]  # two steps; 7 rows do not divide among two ranks, 12 rows are more than train.batch_size
-LEARNING_RATE = 1.0  # with adam.eps this large an Adam step is (nearly) learning rate times gradient
+# two steps; 7 rows do not divide among two ranks, 12 rows are more than train.batch_size
+ROWS = [
+    7,
+    12,
+]
+LEARNING_RATE = (
+    1.0  # with adam.eps this large an Adam step is (nearly) learning rate times gradient
+)
 
 
 def arguments(
-    model, *, ranks, stage, dynamic=False, offload=False, micro_batch_size=2, dual_clip=None, lora=None, critic=False, more=(),
-):  # fmt: skip
+    model,
+    *,
+    ranks,
+    stage,
+    dynamic=False,
+    offload=False,
+    micro_batch_size=2,
+    dual_clip=None,
+    lora=None,
+    critic=False,
+    more=(),
+):
     flags = {
         "actor.model_name_or_path": model,
         "data.prompt_dataset": "unused",
@@ -42,18 +58,37 @@ def arguments(
         flags |= {"ds.lora.rank": lora, "actor.adam.lr": 0.01, "actor.adam.eps": 1e-8}
     if critic:
         flags["algo.advantage.estimator"] = "gae"
-        flags |= {f"critic.adam.{name}": flags[f"actor.adam.{name}"] for name in ("lr", "eps", "betas")}
+        flags |= {
+            f"critic.adam.{name}": flags[f"actor.adam.{name}"]
+            for name in ("lr", "eps", "betas")
+        }
         flags["critic.num_gpus_per_node"] = ranks
-    switches = ["train.colocate_all"] + ["train.dynamic_batch_enable"] * dynamic + ["ds.adam_offload"] * offload
-    return [part for key, value in flags.items() for part in (f"--{key}", *str(value).split())] + [
-        f"--{switch}" for switch in switches
-    ]
+    switches = (
+        ["train.colocate_all"]
+        + ["train.dynamic_batch_enable"] * dynamic
+        + ["ds.adam_offload"] * offload
+    )
+    return [
+        part for key, value in flags.items() for part in (f"--{key}", *str(value).split())
+    ] + [f"--{switch}" for switch in switches]
 
 
 def run_ranks(
-    tmp_path, model, *, target=rank_worker.update, rows_per_step=ROWS, stock=False, loads=0, off_policy=False,
-    chunk_tokens=None, warm_start=False, idle=(), skips_idle=False, loss="ppo", **settings,
-):  # fmt: skip
+    tmp_path,
+    model,
+    *,
+    target=rank_worker.update,
+    rows_per_step=ROWS,
+    stock=False,
+    loads=0,
+    off_policy=False,
+    chunk_tokens=None,
+    warm_start=False,
+    idle=(),
+    skips_idle=False,
+    loss="ppo",
+    **settings,
+):
     ranks = settings["ranks"]
     tmp_path.mkdir(exist_ok=True)
     case = {
@@ -80,7 +115,9 @@ def run_ranks(
 def one_process(model, *, learning_rates=(LEARNING_RATE,), rows_per_step=ROWS, advantage=None):
     """The token-mean policy-gradient step on all rows at once, in float32, written out: one pass for each rate, the ratio
     of all of them against the log-probs before the first, clipped at 1 -/+ 0.2."""
-    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="eager")
+    policy = AutoModelForCausalLM.from_pretrained(
+        model, dtype=torch.float32, attn_implementation="eager"
+    )
     norms = []
     for num_rows in rows_per_step:
         rows = mixed_rows(num_rows, seed=num_rows)
@@ -90,7 +127,9 @@ def one_process(model, *, learning_rates=(LEARNING_RATE,), rows_per_step=ROWS, a
             policy.zero_grad()
             for i, row in enumerate(rows):
                 ids = torch.tensor([row["tokens"]])
-                logprobs = policy(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+                logprobs = (
+                    policy(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+                )
                 response = logprobs[row["prompt"] - 1 :]
                 # in the first pass ratio 1 with the gradient of the log-prob: that update is on-policy
                 ratio = (response - before.setdefault(i, response.detach())).exp()
@@ -107,7 +146,9 @@ def one_process(model, *, learning_rates=(LEARNING_RATE,), rows_per_step=ROWS, a
 
 
 def start_of(model):
-    return dict(AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).named_parameters())
+    return dict(
+        AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).named_parameters()
+    )
 
 
 def movement(start, weights):
@@ -122,22 +163,39 @@ def assert_moved_alike(start, weights, expected):
 
 @pytest.mark.parametrize(
     ("ranks", "stage", "dynamic", "offload"),
-    [(1, 2, False, False), (2, 2, False, False), (2, 3, False, False), (2, 3, True, False), (2, 2, True, True)],
+    [
+        (1, 2, False, False),
+        (2, 2, False, False),
+        (2, 3, False, False),
+        (2, 3, True, False),
+        (2, 2, True, True),
+    ],
 )
 def test_the_update_is_that_of_one_process(tmp_path, model, ranks, stage, dynamic, offload):
-    result = run_ranks(tmp_path, model, ranks=ranks, stage=stage, dynamic=dynamic, offload=offload)
+    result = run_ranks(
+        tmp_path, model, ranks=ranks, stage=stage, dynamic=dynamic, offload=offload
+    )
     expected, norms = one_process(model)
     for num_rows, status, norm in zip(ROWS, result["statuses"], norms, strict=True):
         assert status["actor_grad_norm"] == pytest.approx(norm, rel=0.02)
         rewards = [row["advantage"] for row in mixed_rows(num_rows, seed=num_rows)]
-        assert status["reward"] == pytest.approx(sum(rewards) / num_rows, abs=1e-4)  # fillers are in no mean
+        # fillers are in no mean
+        assert status["reward"] == pytest.approx(sum(rewards) / num_rows, abs=1e-4)
     assert_moved_alike(start_of(model), result["weights"], expected)
 
 
 @pytest.mark.parametrize(("ranks", "dynamic"), [(2, False), (1, True)])
 def test_a_warm_start_is_supervised_training_in_one_process(tmp_path, model, ranks, dynamic):
     """At ratio 1 and advantage 1 the policy gradient is that of the mean negative log-likelihood."""
-    result = run_ranks(tmp_path, model, ranks=ranks, stage=2, dynamic=dynamic, rows_per_step=[7, 5], warm_start=True)
+    result = run_ranks(
+        tmp_path,
+        model,
+        ranks=ranks,
+        stage=2,
+        dynamic=dynamic,
+        rows_per_step=[7, 5],
+        warm_start=True,
+    )
     expected, _ = one_process(model, rows_per_step=[7, 5], advantage=1.0)
     assert_moved_alike(start_of(model), result["weights"], expected)
 
@@ -169,7 +227,9 @@ def test_a_second_pass_is_that_of_one_process(tmp_path, model, dynamic, stage):
 
 def test_where_rows_divide_evenly_it_is_the_stock_update(tmp_path, model):
     """Same rows, same seeds: OpenRLHF's own ActorPPOTrainer and ours end at the same loss and the same weights."""
-    settings = dict(ranks=1, stage=2, dynamic=False, offload=False, rows_per_step=[8, 8], micro_batch_size=8)
+    settings = dict(
+        ranks=1, stage=2, dynamic=False, offload=False, rows_per_step=[8, 8], micro_batch_size=8
+    )
     stock = run_ranks(tmp_path / "stock", model, stock=True, **settings)
     ours = run_ranks(tmp_path / "ours", model, **settings)
     for one, other in zip(stock["statuses"], ours["statuses"], strict=True):
@@ -183,8 +243,13 @@ def test_where_rows_divide_evenly_it_is_the_stock_update(tmp_path, model):
 def test_zero_3_loads_the_weights_that_are_there(tmp_path, model):
     """Over gloo DeepSpeed's gather is not waited for (cpu_platform._patch_zero3_gather); without the answer about one
     load in ten has garbage in a layer. 20 loads on two ranks."""
-    result = run_ranks(tmp_path, model, ranks=2, stage=3, dynamic=False, offload=False, loads=20)
-    expected = {name: p.float() for name, p in AutoModelForCausalLM.from_pretrained(model).named_parameters()}
+    result = run_ranks(
+        tmp_path, model, ranks=2, stage=3, dynamic=False, offload=False, loads=20
+    )
+    expected = {
+        name: p.float()
+        for name, p in AutoModelForCausalLM.from_pretrained(model).named_parameters()
+    }
     for loaded in result["loaded"]:
         for name, weight in loaded.items():
             torch.testing.assert_close(weight, expected[name], rtol=0, atol=0)

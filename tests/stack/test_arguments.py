@@ -24,7 +24,9 @@ STACK = Path(work.__file__).parent
 
 def arguments_for(*overrides, experiment="cpu_smoke", platform="cuda", resume=False):
     config = load_config(experiment, ["run_dir=/runs/x", *overrides])
-    return openrlhf_arguments(config, RunDirectory("/runs/x"), model_dir="/m", platform=platform, resume=resume)
+    return openrlhf_arguments(
+        config, RunDirectory("/runs/x"), model_dir="/m", platform=platform, resume=resume
+    )
 
 
 def checked(*overrides, **options):
@@ -45,10 +47,13 @@ def is_agentic(experiment):
 def test_openrlhf_accepts_every_experiment_as_it_is(experiment, platform, capsys):
     arguments = arguments_for(experiment=experiment, platform=platform)
     args = check_arguments(arguments)
-    executor = Path("agents", "executor.py") if is_agentic(experiment) else Path("rollout_executor.py")
+    executor = (
+        Path("agents", "executor.py") if is_agentic(experiment) else Path("rollout_executor.py")
+    )
     path = Path(args.train.agent_func_path)
     assert path.is_file() and path.is_relative_to(STACK) and path.relative_to(STACK) == executor
-    assert capsys.readouterr().err == ""  # upstream prints a line for each setting that it changes
+    # upstream prints a line for each setting that it changes
+    assert capsys.readouterr().err == ""
     # every flag that is given arrives with its value, so none was read as the beginning of another one
     flags = [argument.removeprefix("--") for argument in arguments if argument.startswith("--")]
     assert len(flags) == len(set(flags))
@@ -58,10 +63,14 @@ def test_openrlhf_accepts_every_experiment_as_it_is(experiment, platform, capsys
 
 @pytest.mark.parametrize("value", ["false", "null"])
 def test_a_flag_that_does_not_exist_is_refused_when_it_is_off_too(value):
-    config = load_config("cpu_smoke", ["run_dir=/runs/x", f"openrlhf.train.shuffle_data={value}"])
+    config = load_config(
+        "cpu_smoke", ["run_dir=/runs/x", f"openrlhf.train.shuffle_data={value}"]
+    )
     with pytest.raises(ConfigError, match="OpenRLHF has no flag --train.shuffle_data"):
         check_arguments(
-            openrlhf_arguments(config, RunDirectory("/runs/x"), model_dir="/m", platform="cuda"),
+            openrlhf_arguments(
+                config, RunDirectory("/runs/x"), model_dir="/m", platform="cuda"
+            ),
             off=given_flags(config),
         )
 
@@ -71,7 +80,11 @@ def test_without_flash_attn_no_row_is_packed(experiment, monkeypatch, capsys):
     """OpenRLHF's own checks would turn it on again for packed rows, and packs dynamic batches always."""
     monkeypatch.setattr(flash_attention, "is_missing", lambda: True)
     args = checked(experiment=experiment)
-    assert (args.ds.attn_implementation, args.ds.packing_samples, args.train.dynamic_batch_enable) == (
+    assert (
+        args.ds.attn_implementation,
+        args.ds.packing_samples,
+        args.train.dynamic_batch_enable,
+    ) == (
         "sdpa",
         False,
         False,
@@ -85,9 +98,12 @@ def test_openrlhf_accepts_every_preset_with_every_experiment(preset, capsys):
             continue  # one is about whole responses, the other about trajectories
         if experiment == "tools_smoke" and preset in ("ppo", "rrl"):
             continue  # a critic has no value of given tokens
-        mean = "seq-mean-token-mean" if preset in ("r3_paper", "gspo") else "token-mean"  # eq. 2
+        # eq. 2
+        mean = "seq-mean-token-mean" if preset in ("r3_paper", "gspo") else "token-mean"
         begin = ["history.start=x"] if preset in ("luffy", "prefix", "rlep") else []
-        assert checked(f"algo={preset}", *begin, experiment=experiment).actor.loss_agg_mode == mean
+        assert (
+            checked(f"algo={preset}", *begin, experiment=experiment).actor.loss_agg_mode == mean
+        )
     assert capsys.readouterr().err == ""
 
 
@@ -98,11 +114,19 @@ def test_a_renamed_flag_upstream_fails_at_once(tmp_path):
     (tmp_path / "utils").mkdir()
     (tmp_path / "utils" / "config.py").write_text((package / "utils" / "config.py").read_text())
     source = tmp_path / "cli" / "train_ppo_ray.py"
-    source.write_text(installed_source().read_text().replace('"--train.colocate_all"', '"--train.colocate_models"'))
-    with pytest.raises(ConfigError, match="no flag --train.colocate_all; did you mean --train.colocate_models"):
+    source.write_text(
+        installed_source()
+        .read_text()
+        .replace('"--train.colocate_all"', '"--train.colocate_models"')
+    )
+    with pytest.raises(
+        ConfigError, match="no flag --train.colocate_all; did you mean --train.colocate_models"
+    ):
         check_arguments(arguments_for(), source=source)
     source.write_text("print('another program')")
-    with pytest.raises(ConfigError, match="has no parser under __main__; R³ supports OpenRLHF 0.11.2"):
+    with pytest.raises(
+        ConfigError, match="has no parser under __main__; R³ supports OpenRLHF 0.11.2"
+    ):
         check_arguments(arguments_for(), source=source)
 
 
@@ -116,15 +140,28 @@ def test_the_table_of_flags_names_every_flag_of_the_installed_parser():
     page = Path(__file__).parents[2] / "docs" / "algorithms.md"
     assert page.read_text(encoding="utf-8").endswith(table())
     known = set(installed_flags())
-    named = {*flags.REFUSED, *flags.REFUSED_WITH_R3, *flags.ALSO_SET, *flags.SAME, *flags.TOGETHER}
+    named = {
+        *flags.REFUSED,
+        *flags.REFUSED_WITH_R3,
+        *flags.ALSO_SET,
+        *flags.SAME,
+        *flags.TOGETHER,
+    }
     assert named <= known and own_flags() <= known
     lists = (set(flags.REFUSED), set(flags.REFUSED_WITH_R3), flags.ALSO_SET | own_flags())
     assert sum(map(len, lists)) == len(set().union(*lists))  # each in one list
 
 
 WORDS = {
-    "*AHEAD": ("openrlhf.train.async_enable=true", "cluster.gpus_per_node=8", "cluster.enable_sleep=false"),
-    "*GSPO": ("openrlhf.actor.policy_loss_type=gspo", "train.loss_aggregation=seq-mean-token-mean"),
+    "*AHEAD": (
+        "openrlhf.train.async_enable=true",
+        "cluster.gpus_per_node=8",
+        "cluster.enable_sleep=false",
+    ),
+    "*GSPO": (
+        "openrlhf.actor.policy_loss_type=gspo",
+        "train.loss_aggregation=seq-mean-token-mean",
+    ),
     "*CPU": (),
     "*RESUME": (),
     "*OFF": tuple(f"{name}.enabled=false" for name in ("replay", "reflection", "ranking")),
@@ -135,7 +172,9 @@ def overrides_of(settings):
     return [one for word in shlex.split(settings) for one in WORDS.get(word, [word])]
 
 
-@pytest.mark.parametrize(("settings", "sentence"), rows_of(Path(__file__).with_name("refused_flags.txt")))
+@pytest.mark.parametrize(
+    ("settings", "sentence"), rows_of(Path(__file__).with_name("refused_flags.txt"))
+)
 def test_flags_that_would_be_ignored_or_break_the_run_are_refused(settings, sentence):
     with pytest.raises(ConfigError) as refusal:
         checked(*overrides_of(settings))
@@ -151,7 +190,9 @@ def test_a_flag_that_is_set_already_is_answered_by_a_key_that_there_is_or_a_reas
     assert set(named) <= fields_of().keys() and (named or flag in flags.NO_COUNTERPART)
 
 
-@pytest.mark.parametrize(("settings", "expected"), rows_of(Path(__file__).with_name("arriving_flags.txt")))
+@pytest.mark.parametrize(
+    ("settings", "expected"), rows_of(Path(__file__).with_name("arriving_flags.txt"))
+)
 def test_the_settings_arrive_where_openrlhf_looks_for_them(settings, expected):
     platform = "cpu" if "*CPU" in settings else "cuda"
     args = checked(*overrides_of(settings), platform=platform, resume="*RESUME" in settings)

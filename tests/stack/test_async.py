@@ -43,15 +43,25 @@ def fresh(rollouts):
 def test_every_step_asks_the_problems_of_the_synchronous_run(resumed):
     """Which they are and their order within a step: a function of the seed and the epoch, killed or not."""
     found = {}
-    for kind, story in (("ahead", [[r["step"], r["uid"], r["context"], r["recalled_from"]] for r in rollouts_of(resumed)]),
-                        ("in turn", [[row[0], row[1], row[2], row[5]] for row in recorded("r3")[1]["story"]])):  # fmt: skip
+    for kind, story in (
+        (
+            "ahead",
+            [
+                [r["step"], r["uid"], r["context"], r["recalled_from"]]
+                for r in rollouts_of(resumed)
+            ],
+        ),
+        ("in turn", [[row[0], row[1], row[2], row[5]] for row in recorded("r3")[1]["story"]]),
+    ):
         steps = found.setdefault(kind, {})
         for step, uid, context, recalled_from in story:
             if context == "plain" and recalled_from is None:
                 steps.setdefault(step, {}).setdefault(uid, 0)
                 steps[step][uid] += 1
     assert found["ahead"] == found["in turn"]
-    assert [list(uids) for uids in found["ahead"].values()] == [list(uids) for uids in found["in turn"].values()]
+    assert [list(uids) for uids in found["ahead"].values()] == [
+        list(uids) for uids in found["in turn"].values()
+    ]
     assert [line["step"] for line in lines(resumed / "metrics.jsonl")] == list(range(1, 9))
 
 
@@ -59,7 +69,11 @@ def test_the_engine_computes_with_the_weights_that_were_trained(resumed):
     """Shown by rows of the current weights: those of the first step, and of the first one behind a resume."""
     saved = int(resumed.with_name("latest").read_text().removeprefix("global_step"))
     metrics = lines(resumed / "metrics.jsonl")
-    gaps = {line["step"]: line["r3/sync/abs_logprob_gap"] for line in metrics if "r3/sync/abs_logprob_gap" in line}
+    gaps = {
+        line["step"]: line["r3/sync/abs_logprob_gap"]
+        for line in metrics
+        if "r3/sync/abs_logprob_gap" in line
+    }
     assert {1, saved + 1} <= set(gaps) and max(gaps.values()) < 0.02
     assert {line["step"] for line in metrics if line["r3/async/mean_lag"] == 0} <= set(gaps)
 
@@ -69,7 +83,9 @@ def test_recalls_follow_the_steps_that_were_trained(resumed):
     rollouts = rollouts_of(resumed)
     recalls = 0
     for step in range(1, 9):
-        earlier = {(r["uid"], r["verdict"], r["text"]) for r in fresh(rollouts) if r["step"] < step}
+        earlier = {
+            (r["uid"], r["verdict"], r["text"]) for r in fresh(rollouts) if r["step"] < step
+        }
         mine = [r for r in rollouts if r["step"] == step]
         for group in {r["group"] for r in mine}:
             rows = [r for r in mine if r["group"] == group]
@@ -77,12 +93,20 @@ def test_recalls_follow_the_steps_that_were_trained(resumed):
             recalled = [r for r in rows if r["recalled_from"] is not None]
             if len(verdicts) == 1:
                 opposite = {"correct": "wrong", "wrong": "correct"}[verdicts.pop()]
-                possible = {text for uid, verdict, text in earlier if (uid, verdict) == (rows[0]["uid"], opposite)}
-                assert {r["text"] for r in recalled} <= possible and bool(recalled) == bool(possible)
+                possible = {
+                    text
+                    for uid, verdict, text in earlier
+                    if (uid, verdict) == (rows[0]["uid"], opposite)
+                }
+                assert {r["text"] for r in recalled} <= possible and bool(recalled) == bool(
+                    possible
+                )
             else:
                 assert recalled == []
             recalls += len(recalled)
-    assert recalls == sum(line["r3/replay/recalled"] for line in lines(resumed / "metrics.jsonl"))
+    assert recalls == sum(
+        line["r3/replay/recalled"] for line in lines(resumed / "metrics.jsonl")
+    )
 
 
 def test_the_history_knows_which_weights_sampled_a_row(resumed):
@@ -95,11 +119,15 @@ def test_the_history_knows_which_weights_sampled_a_row(resumed):
     for found in lags.values():
         assert found <= set(range(QUEUE + 1))
     metrics = lines(resumed / "metrics.jsonl")
-    assert [line["r3/async/max_lag"] for line in metrics] == [max(lags[step]) for step in range(1, 9)]
+    assert [line["r3/async/max_lag"] for line in metrics] == [
+        max(lags[step]) for step in range(1, 9)
+    ]
 
 
 def test_nothing_of_a_trained_step_was_lost(resumed):
-    done = subprocess.run([R3, "history", "verify", str(resumed)], capture_output=True, text=True)
+    done = subprocess.run(
+        [R3, "history", "verify", str(resumed)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     metrics = lines(resumed / "metrics.jsonl")
     total = 0

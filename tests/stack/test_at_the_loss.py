@@ -31,7 +31,11 @@ OWN = {  # what is tried of R³: the settings, and their reading in written_out.
     "r3 weighed": (["algo=r3", "advantage.success_scale=3"], {"weight": 3.0}),
     **{f"r3 {name}": (["algo=r3", f"train.loss={name}"], {}) for name in ("cispo", "luffy")},
     "of a user": (
-        ["algo=r3", "advantage.function=examples/own_maxrl.py:maxrl", "train.loss=examples/own_cispo.py:cispo"],
+        [
+            "algo=r3",
+            "advantage.function=examples/own_maxrl.py:maxrl",
+            "train.loss=examples/own_cispo.py:cispo",
+        ],
         {"estimator": "maxrl"},
     ),
     "r3 recompute": (["algo=r3", "replay.old_logprobs=recompute"], {"behaviour": False}),
@@ -41,10 +45,13 @@ OWN = {  # what is tried of R³: the settings, and their reading in written_out.
         for name in ("rloo", "dr_grpo", "maxrl", "gpg")
     },
     **{
-        f"r3 {name}": (["algo=r3", f"advantage.function={name}", "ranking.enabled=false"], {"estimator": name})
+        f"r3 {name}": (
+            ["algo=r3", f"advantage.function={name}", "ranking.enabled=false"],
+            {"estimator": name},
+        )
         for name in ("nsr", "w_reinforce")
     },
-}  # fmt: skip
+}
 STOCK = [name for name, one in ALGORITHMS.items() if not one.own_advantages]
 NOTHING_RECALLED = ("graded", "ungraded", "partial", "truncated", "short")
 KINDS = (*NOTHING_RECALLED, "recalled", "reflection", "rehearsed")
@@ -76,25 +83,47 @@ class Rollouts:
         """All right, all wrong, and mixed ones, of unequal length."""
         for i in range(self.g):
             right = {0: True, 1: False}.get(number, (i + number) % 3 == 0)
-            paid = (0.8 - 0.05 * i if self.kind in ("partial", "truncated") and i % 2 else 0.0) if not right else None
-            length = MAX_TOKENS - 1 - i if self.kind == "truncated" and not right else 2 + (5 * i + number) % 11
-            verdict = U if self.kind == "ungraded" and i % 2 and i < self.g - 1 else C if right else W
+            paid = (
+                (0.8 - 0.05 * i if self.kind in ("partial", "truncated") and i % 2 else 0.0)
+                if not right
+                else None
+            )
+            length = (
+                MAX_TOKENS - 1 - i
+                if self.kind == "truncated" and not right
+                else 2 + (5 * i + number) % 11
+            )
+            verdict = (
+                U if self.kind == "ungraded" and i % 2 and i < self.g - 1 else C if right else W
+            )
             context = Context.REFLECTION if self.kind == "reflection" else Context.PLAIN
             truncated = self.kind == "truncated" and not right
-            self.samples.append(self.one(verdict, length, uid=number, context=context, paid=paid, truncated=truncated))
+            self.samples.append(
+                self.one(
+                    verdict, length, uid=number, context=context, paid=paid, truncated=truncated
+                )
+            )
 
-    def one(self, verdict, length, *, uid, context=Context.PLAIN, paid=None, truncated=False, step=5):
+    def one(
+        self, verdict, length, *, uid, context=Context.PLAIN, paid=None, truncated=False, step=5
+    ):
         tokens = tuple(range(self.token, self.token + length))
         self.token += length
         reward = None if verdict is U else 1.0 + 1 / length if verdict is C else paid or 0.0
         name = f"problem {uid}" + (" again" if context is Context.REFLECTION else "")
-        made = sample(verdict, prompt=name, tokens=tokens, reward=reward, truncated=truncated, step=step)
+        made = sample(
+            verdict, prompt=name, tokens=tokens, reward=reward, truncated=truncated, step=step
+        )
         prompt = [1 + (context is Context.REFLECTION), 10 + uid]
         made.sequences[0, :2] = torch.tensor(prompt)
         made.rollout_log_probs = torch.tensor([[0.0, *map(sampled_logprob, tokens)]])
         made.scores = None if reward is None else torch.tensor([float(verdict is C)])
         rollout = made.r3_rollout
-        rollout.uid, rollout.context, rollout.prompt_ids = f"problem {uid}", context, np.array(prompt, dtype=np.int32)
+        rollout.uid, rollout.context, rollout.prompt_ids = (
+            f"problem {uid}",
+            context,
+            np.array(prompt, dtype=np.int32),
+        )
         rollout.response_logprobs = made.rollout_log_probs[0, 1:].numpy()
         return made
 
@@ -109,14 +138,19 @@ def current_logprob(token):
 
 
 def config_of(settings, g):
-    off = [] if "algo=r3" in settings else [f"{name}.enabled=false" for name in ("replay", "reflection", "ranking")]
+    off = (
+        []
+        if "algo=r3" in settings
+        else [f"{name}.enabled=false" for name in ("replay", "reflection", "ranking")]
+    )
     sizes = [
         f"rollout.n_samples_per_prompt={g}",
         f"rollout.batch_size={NUM_GROUPS}",
         f"rollout.max_new_tokens={MAX_TOKENS}",
     ]
     return load_config(
-        "cpu_smoke", [*settings, *sizes, *off, "reward.max_ungraded_rate=0.9", "train.micro_batch_size=2"]
+        "cpu_smoke",
+        [*settings, *sizes, *off, "reward.max_ungraded_rate=0.9", "train.micro_batch_size=2"],
     )
 
 
@@ -125,7 +159,12 @@ def entering(config, rollouts, *, ranks, dynamic, packed, monkeypatch):
     algorithm = config.algorithm
     store = HistoryStore.open(":memory:")
     store.commit_step(3, 1, rollouts.stored)
-    made = maker(Ours if algorithm.own_advantages else ValuedRecording, config=config, history=store, ranks=ranks)
+    made = maker(
+        Ours if algorithm.own_advantages else ValuedRecording,
+        config=config,
+        history=store,
+        ranks=ranks,
+    )
     made.gap, made.args = GAP, args_of(config, ranks, dynamic=dynamic, packed=packed)
     made.strategy.args, made.advantage_estimator = made.args, algorithm.estimator
     experiences = made.make_experience_batch(rollouts.samples)
@@ -135,24 +174,40 @@ def entering(config, rollouts, *, ranks, dynamic, packed, monkeypatch):
     together = Together(ranks, monkeypatch)
     chunk = len(experiences) // ranks
     return together.run(
-        lambda rank: one_rank(config, made.args, experiences[rank * chunk : (rank + 1) * chunk], together)
+        lambda rank: one_rank(
+            config, made.args, experiences[rank * chunk : (rank + 1) * chunk], together
+        )
     )
 
 
 def args_of(config, ranks, *, dynamic, packed):
     args = arguments(ranks)
     rollout, train = config.rollout, config.train
-    args.rollout.batch_size, args.rollout.n_samples_per_prompt = rollout.batch_size, rollout.n_samples_per_prompt
+    args.rollout.batch_size, args.rollout.n_samples_per_prompt = (
+        rollout.batch_size,
+        rollout.n_samples_per_prompt,
+    )
     args.rollout.max_new_tokens = rollout.max_new_tokens
-    args.train.batch_size, args.train.dynamic_batch_enable, args.train.seed = config.rows_per_step, dynamic, 1
-    args.train.max_tokens_per_gpu, args.train.max_epochs, args.ds.packing_samples = 64, 1, packed
+    args.train.batch_size, args.train.dynamic_batch_enable, args.train.seed = (
+        config.rows_per_step,
+        dynamic,
+        1,
+    )
+    args.train.max_tokens_per_gpu, args.train.max_epochs, args.ds.packing_samples = (
+        64,
+        1,
+        packed,
+    )
     args.algo.advantage.estimator = config.algorithm.estimator
     args.algo.kl.use_loss, args.algo.kl.init_coef = False, 0
     args.actor.entropy_coef, args.actor.dual_clip = None, config.dual_clip
     args.actor.eps_clip_low_high = (train.eps_clip_low, train.eps_clip_high)
     args.actor.loss_agg_mode = str(train.loss_aggregation)
     if config.algorithm.overlong_penalty:
-        args.reward.overlong_buffer_len, args.reward.overlong_penalty_factor = int(0.2 * MAX_TOKENS), 0.5
+        args.reward.overlong_buffer_len, args.reward.overlong_penalty_factor = (
+            int(0.2 * MAX_TOKENS),
+            0.5,
+        )
     return args
 
 
@@ -160,8 +215,14 @@ class Together:
     """Collectives of ranks that are threads of this process."""
 
     def __init__(self, ranks, monkeypatch):
-        self.ranks, self.barrier, self.given, self.local = ranks, threading.Barrier(ranks), {}, threading.local()
-        monkeypatch.setattr(ppo_actor, "DataLoader", ppo_actor.DataLoader)  # each rank replaces and restores it
+        self.ranks, self.barrier, self.given, self.local = (
+            ranks,
+            threading.Barrier(ranks),
+            {},
+            threading.local(),
+        )
+        # each rank replaces and restores it
+        monkeypatch.setattr(ppo_actor, "DataLoader", ppo_actor.DataLoader)
         monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.distributed, "get_world_size", lambda group=None: ranks)
         monkeypatch.setattr(torch.distributed, "get_rank", lambda group=None: self.local.rank)
@@ -178,7 +239,9 @@ class Together:
         return found.to(value.dtype) if isinstance(value, torch.Tensor) else found.item()
 
     def in_place(self, tensor, op=torch.distributed.ReduceOp.SUM, group=None):
-        word = {torch.distributed.ReduceOp.SUM: "sum", torch.distributed.ReduceOp.MIN: "min"}[op]
+        word = {torch.distributed.ReduceOp.SUM: "sum", torch.distributed.ReduceOp.MIN: "min"}[
+            op
+        ]
         tensor.copy_(self.reduced(tensor, word))
 
     def run(self, of_rank):
@@ -234,17 +297,39 @@ def one_rank(config, args, experiences, together):
     engine.model = engine
     trainer._micro_batches_per_window = None
     seen, losses = [], []
-    trainer.args, trainer.actor, trainer.aux_loss, trainer.ema_model, trainer.max_epochs = args, engine, False, None, 1
-    trainer.micro_train_batch_size, trainer.dataloader_pin_memory, trainer.actor_optim = 2, False, None
+    trainer.args, trainer.actor, trainer.aux_loss, trainer.ema_model, trainer.max_epochs = (
+        args,
+        engine,
+        False,
+        None,
+        1,
+    )
+    trainer.micro_train_batch_size, trainer.dataloader_pin_memory, trainer.actor_optim = (
+        2,
+        False,
+        None,
+    )
     trainer.actor_scheduler = SimpleNamespace(get_last_lr=lambda: [0.0])
     trainer.strategy = SimpleNamespace(
-        args=args, ring_attn_group=None, stage=2, accumulated_gradient=1, all_reduce=together.reduced,
-        ds_device_mesh={"dp": SimpleNamespace(get_group=lambda: None)}, is_rank_0=lambda: False,
-        backward=lambda loss, *_: losses.append(loss.item()), optimizer_step=lambda *_, **__: None, get_grad_norm=lambda _: 0.0,
-    )  # fmt: skip
-    trainer.replay_buffer = R3ReplayBuffer(1, 0, True, args.ds.packing_samples, args.train.dynamic_batch_enable)
+        args=args,
+        ring_attn_group=None,
+        stage=2,
+        accumulated_gradient=1,
+        all_reduce=together.reduced,
+        ds_device_mesh={"dp": SimpleNamespace(get_group=lambda: None)},
+        is_rank_0=lambda: False,
+        backward=lambda loss, *_: losses.append(loss.item()),
+        optimizer_step=lambda *_, **__: None,
+        get_grad_norm=lambda _: 0.0,
+    )
+    trainer.replay_buffer = R3ReplayBuffer(
+        1, 0, True, args.ds.packing_samples, args.train.dynamic_batch_enable
+    )
     low, high = args.actor.eps_clip_low_high
-    of_flags = dict(token_level_loss=args.actor.loss_agg_mode == "token-mean", dual_clip=args.actor.dual_clip)
+    of_flags = dict(
+        token_level_loss=args.actor.loss_agg_mode == "token-mean",
+        dual_clip=args.actor.dual_clip,
+    )
     trainer.actor_loss_fn = PolicyLoss(
         low, high, policy_loss_type=config.flag("actor.policy_loss_type") or "ppo", **of_flags
     )
@@ -273,17 +358,31 @@ def one_rank(config, args, experiences, together):
 def expected_rows(name, rollouts):
     every = [one.r3_rollout for one in rollouts.samples]
     if name in OWN:
-        return written_out.r3(every, rollouts.stored, rehearsed=rollouts.rehearsed, **OWN[name][1])
+        return written_out.r3(
+            every, rollouts.stored, rehearsed=rollouts.rehearsed, **OWN[name][1]
+        )
     algorithm = ALGORITHMS[name]
-    penalty = (lambda n: overlong_penalty(n, max_tokens=MAX_TOKENS)) if algorithm.overlong_penalty else (lambda n: 0.0)
+    penalty = (
+        (lambda n: overlong_penalty(n, max_tokens=MAX_TOKENS))
+        if algorithm.overlong_penalty
+        else (lambda n: 0.0)
+    )
     critic = lambda one: [math.cos(7 * logprob) for logprob in one.response_logprobs.tolist()]  # noqa: E731
-    return written_out.stock(every, estimator=algorithm.estimator, penalty=penalty, values_of=critic)
+    return written_out.stock(
+        every, estimator=algorithm.estimator, penalty=penalty, values_of=critic
+    )
 
 
-CASES = [(name, kind) for name in [*OWN, *STOCK] for kind in (KINDS if name in OWN else NOTHING_RECALLED)]
+CASES = [
+    (name, kind)
+    for name in [*OWN, *STOCK]
+    for kind in (KINDS if name in OWN else NOTHING_RECALLED)
+]
 
 
-@pytest.mark.parametrize("g", [8, pytest.param(3, marks=pytest.mark.slow), pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "g", [8, pytest.param(3, marks=pytest.mark.slow), pytest.param(16, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_what_enters_the_loss_is_what_the_page_says(name, kind, g, monkeypatch):
     settings = OWN[name][0] if name in OWN else [f"algo={name}"]
@@ -292,18 +391,26 @@ def test_what_enters_the_loss_is_what_the_page_says(name, kind, g, monkeypatch):
         with monkeypatch.context() as patch:
             rollouts = Rollouts(kind, g)
             rows = {tuple(row.tokens): row for row in expected_rows(name, rollouts)}
-            found = entering(config, rollouts, ranks=ranks, dynamic=dynamic, packed=packed, monkeypatch=patch)
+            found = entering(
+                config, rollouts, ranks=ranks, dynamic=dynamic, packed=packed, monkeypatch=patch
+            )
         seen = [row for of_rank, _ in found for row in of_rank]
         where = layout
-        assert sorted(tokens for tokens, *_ in seen) == sorted(rows), where  # the masks: all, and each once
+        # the masks: all, and each once
+        assert sorted(tokens for tokens, *_ in seen) == sorted(rows), where
         for tokens, prompt, advantages, old in seen:
             row = rows[tokens]
             assert prompt == row.prompt, where
-            torch.testing.assert_close(advantages, torch.tensor(row.advantages), rtol=3e-6, atol=2e-6)
+            torch.testing.assert_close(
+                advantages, torch.tensor(row.advantages), rtol=3e-6, atol=2e-6
+            )
             before = [sampled_logprob(token) + (0.0 if row.stored else GAP) for token in tokens]
             torch.testing.assert_close(old, torch.tensor(before), rtol=1e-6, atol=1e-6)
         total = math.fsum(loss for _, loss in found)
-        assert total == pytest.approx(whole_loss(config, rows.values()), rel=1e-4, abs=1e-6), where  # the denominators
+        # the denominators
+        assert total == pytest.approx(whole_loss(config, rows.values()), rel=1e-4, abs=1e-6), (
+            where
+        )
 
 
 def whole_loss(config, rows):
@@ -325,5 +432,7 @@ def whole_loss(config, rows):
 
 @pytest.mark.parametrize("algo", ["r3", *STOCK])
 def test_a_group_of_one_is_refused(algo):
-    with pytest.raises(ConfigError, match="rollout.n_samples_per_prompt is 1; advantages compare"):
+    with pytest.raises(
+        ConfigError, match="rollout.n_samples_per_prompt is 1; advantages compare"
+    ):
         config_of([f"algo={algo}"], 1)

@@ -18,7 +18,11 @@ from tests.recordings import MODEL, STORY, recorded
 from tests.stack.test_experience_maker import G, Recording, Stock, by_row, maker, sample
 
 pytestmark = pytest.mark.stack
-STOCK = [name for name, one in ALGORITHMS.items() if not one.own_advantages and not one.filters_groups]
+STOCK = [
+    name
+    for name, one in ALGORITHMS.items()
+    if not one.own_advantages and not one.filters_groups
+]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +30,10 @@ def rollouts():
     """16 groups of 4 recorded responses, each with the verdict and reward that its text got in the recorded run."""
     responses, about = recorded("r3")
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    graded = {row["text"]: row for row in (dict(zip(STORY, one, strict=True)) for one in about["story"])}
+    graded = {
+        row["text"]: row
+        for row in (dict(zip(STORY, one, strict=True)) for one in about["story"])
+    }
     found = []
     for ids, logprobs, _ in responses.values():
         row = graded.get(tokenizer.decode(ids, skip_special_tokens=True))
@@ -89,10 +96,18 @@ def test_advantages_of_ppo_are_those_of_a_written_out_loop(rollouts):
     advantages, returns = [], []
     for (_, logprobs, _, reward), values in zip(rollouts, by_row(made, "values"), strict=True):
         values = values.tolist()
-        assert values == pytest.approx([math.cos(7 * logprob) for logprob in logprobs], abs=1e-5)
+        assert values == pytest.approx(
+            [math.cos(7 * logprob) for logprob in logprobs], abs=1e-5
+        )
         rewards = [0.0] * (len(values) - 1) + [reward]
-        deltas = [r + gamma * after - v for r, after, v in zip(rewards, [*values[1:], 0.0], values, strict=True)]
-        mine = [sum((gamma * lambd) ** k * d for k, d in enumerate(deltas[t:])) for t in range(len(deltas))]
+        deltas = [
+            r + gamma * after - v
+            for r, after, v in zip(rewards, [*values[1:], 0.0], values, strict=True)
+        ]
+        mine = [
+            sum((gamma * lambd) ** k * d for k, d in enumerate(deltas[t:]))
+            for t in range(len(deltas))
+        ]
         advantages.append(mine)
         returns.append([a + v for a, v in zip(mine, values, strict=True)])
     flat = sum(advantages, [])
@@ -108,7 +123,9 @@ def test_advantages_of_ppo_are_those_of_a_written_out_loop(rollouts):
         for r, p in zip(rs, ps, strict=True)
     ]
     told = 1 - np.var(errors) / np.var(sum(returns, []))
-    assert explained_variance(made)["r3/critic/explained_variance"] == pytest.approx(told, abs=1e-4)
+    assert explained_variance(made)["r3/critic/explained_variance"] == pytest.approx(
+        told, abs=1e-4
+    )
     assert explained_variance(experiences_of(Recording, rollouts, "grpo")) == {}
 
 
@@ -116,18 +133,28 @@ def test_eq_3_never_becomes_a_critics_returns(tmp_path):
     (tmp_path / "mine.py").write_text(
         "from r3_openrlhf.config.algorithms import Algorithm\nMINE = Algorithm(estimator='gae', own_advantages=True)\n"
     )
-    with pytest.raises(ConfigError, match="but the critic would learn eq. 3's advantages as returns"):
+    with pytest.raises(
+        ConfigError, match="but the critic would learn eq. 3's advantages as returns"
+    ):
         ALGORITHMS[f"{tmp_path / 'mine.py'}:MINE"]
 
 
 @pytest.mark.parametrize(
     ("maker", "sentence"),
     [
-        ("no_such_module:Maker", "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
-        ("json:dumps", "is no subclass of r3_openrlhf.stack.experience_maker:StockExperienceMaker"),
+        (
+            "no_such_module:Maker",
+            "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'",
+        ),
+        (
+            "json:dumps",
+            "is no subclass of r3_openrlhf.stack.experience_maker:StockExperienceMaker",
+        ),
     ],
 )
-def test_a_dry_run_imports_the_experience_maker_as_a_start_does(tmp_path, monkeypatch, maker, sentence):
+def test_a_dry_run_imports_the_experience_maker_as_a_start_does(
+    tmp_path, monkeypatch, maker, sentence
+):
     monkeypatch.chdir(tmp_path)  # a sentence shows a hundred characters of a value
     own = f"own_{maker.partition(':')[0]}.py"
     (tmp_path / own).write_text(
@@ -138,4 +165,7 @@ def test_a_dry_run_imports_the_experience_maker_as_a_start_does(tmp_path, monkey
     with pytest.raises(ConfigError) as refusal:
         plan(config)
     said = str(refusal.value)
-    assert f"'{own}:MINE', and its experience_maker is '{maker}', which {sentence}" in said and "\n" not in said
+    assert (
+        f"'{own}:MINE', and its experience_maker is '{maker}', which {sentence}" in said
+        and "\n" not in said
+    )

@@ -19,14 +19,20 @@ def test_layout_of_any_number_of_rows(ranks, windows):
         assert sum(inside) == sizes[0] and max(inside) <= 4 and max(inside) - min(inside) <= 1
 
 
-@given(st.lists(st.integers(1, 50), min_size=8, max_size=40), st.sampled_from([1, 2, 4, 8]), st.integers(20, 60))
+@given(
+    st.lists(st.integers(1, 50), min_size=8, max_size=40),
+    st.sampled_from([1, 2, 4, 8]),
+    st.integers(20, 60),
+)
 def test_no_forward_pass_has_more_tokens_than_allowed(lengths, ranks, max_tokens):
     """But for a row that has more by itself, and where not even one row a micro-batch is a multiple of the ranks."""
     batches = balanced_batches(lengths, ranks=ranks, max_tokens=max_tokens)
     assert sorted(i for rows in batches for i in rows) == list(range(len(lengths)))
     assert len(batches) % ranks == 0 and all(batches)
     if len(lengths) % ranks == 0:
-        assert all(len(rows) == 1 or sum(lengths[i] for i in rows) <= max_tokens for rows in batches)
+        assert all(
+            len(rows) == 1 or sum(lengths[i] for i in rows) <= max_tokens for rows in batches
+        )
 
 
 def test_the_number_of_forward_passes_is_rounded_up():

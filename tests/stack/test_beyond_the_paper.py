@@ -30,7 +30,9 @@ def stopped(tmp_path_factory):
         "PYTHONPATH": str(ROOT),
         "R3_TEST_STALE_FROM": str(STALE_FROM),
     }
-    done = train(run_dir, *EVERYTHING, "cluster.gpus_per_node=2", environment=environment, code=1)
+    done = train(
+        run_dir, *EVERYTHING, "cluster.gpus_per_node=2", environment=environment, code=1
+    )
     return run_dir, done.stderr, lines(run_dir / "metrics.jsonl")
 
 
@@ -46,16 +48,26 @@ def test_a_stale_weight_sync_is_caught(stopped):
     sentence, not train on."""
     _, said, metrics = stopped
     assert "actor and rollout engine disagree" in said and "Traceback" not in said
-    assert [line["step"] for line in metrics] == list(range(1, len(metrics) + 1)) and STALE_FROM <= len(metrics) < 8
+    assert [line["step"] for line in metrics] == list(
+        range(1, len(metrics) + 1)
+    ) and STALE_FROM <= len(metrics) < 8
 
 
 def test_one_rank_continues_the_run_of_two(resumed):
-    (change,) = (line for line in lines(resumed / "changes.jsonl") if line["key"] == "cluster.gpus_per_node")
+    (change,) = (
+        line
+        for line in lines(resumed / "changes.jsonl")
+        if line["key"] == "cluster.gpus_per_node"
+    )
     assert (change["before"], change["now"]) == (2, 1)
     assert not list((resumed / "checkpoints").rglob("*universal*"))
     metrics = lines(resumed / "metrics.jsonl")
     third = [row for row in rollouts_of(resumed) if row["step"] == 3]
-    assert metrics[2]["epoch"] == 1 and len({row["uid"] for row in third}) == 3 and len(third) % 2 == 1
+    assert (
+        metrics[2]["epoch"] == 1
+        and len({row["uid"] for row in third}) == 3
+        and len(third) % 2 == 1
+    )
 
 
 def test_passes_and_numbers(resumed):
@@ -65,7 +77,11 @@ def test_passes_and_numbers(resumed):
         assert line["actor_lr"] == pytest.approx(config.train.learning_rate)
         assert line["trained_tokens"] > 2 * line["response_tokens"] > 0
         groups = ("mixed", "all_correct", "none_correct", "reflection", "prefix")
-        assert sum(line[f"r3/tokens/{kind}"] for kind in groups) == line["response_tokens"] == line["generated_tokens"]
+        assert (
+            sum(line[f"r3/tokens/{kind}"] for kind in groups)
+            == line["response_tokens"]
+            == line["generated_tokens"]
+        )
     assert max(line["r3/sync/abs_logprob_gap"] for line in metrics) < 0.02
 
 
@@ -82,10 +98,19 @@ def test_as_many_successes_of_other_problems_are_rehearsed_as_there_are(resumed)
     for line in lines(resumed / "metrics.jsonl"):
         now = [r for r in fresh if r["step"] == line["step"]]
         before = [
-            r for r in fresh if r["step"] < line["step"] and r["context"] == "plain" and r["verdict"] != "ungraded"
+            r
+            for r in fresh
+            if r["step"] < line["step"]
+            and r["context"] == "plain"
+            and r["verdict"] != "ungraded"
         ]
-        tried, solved = (Counter(r["uid"] for r in rows if r["step"] < line["step"]) for rows in (before, right))
-        rare = {uid for uid in solved if solved[uid] <= tried[uid] / 4} - {r["uid"] for r in now}
+        tried, solved = (
+            Counter(r["uid"] for r in rows if r["step"] < line["step"])
+            for rows in (before, right)
+        )
+        rare = {uid for uid in solved if solved[uid] <= tried[uid] / 4} - {
+            r["uid"] for r in now
+        }
         assert line["r3/replay/rehearsed"] == min(round(SHARE * len(now)), len(rare))
 
 

@@ -29,5 +29,7 @@ print(*sorted(signal.Signals(number).name for number in signal.pthread_sigmask(s
     ],
 )
 def test_the_mask_behind_a_process_that_was_started(before, how, after):
-    done = subprocess.run([sys.executable, "-c", CODE, before, how], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, before, how], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == after

@@ -25,7 +25,10 @@ def chunks(monkeypatch):
 
 def actors(model, **settings):
     """Upstream's and ours, with the same weights. float32, so that only the order of sums differs."""
-    found = [kind(model, attn_implementation="flash_attention_2", **settings) for kind in (Actor, ChunkedActor)]
+    found = [
+        kind(model, attn_implementation="flash_attention_2", **settings)
+        for kind in (Actor, ChunkedActor)
+    ]
     for actor in found:
         actor.model.float()
     return found
@@ -40,13 +43,22 @@ def test_loss_and_the_gradient_of_every_weight_are_upstreams(model, rows, packin
     advantages = torch.randn(rows.action_mask.shape)
     found = []
     for actor in actors(model, packing_samples=packing, temperature=temperature):
-        logprobs, output = actor(rows.sequences, rows.action_mask, rows.attention_mask, return_output=True)
+        logprobs, output = actor(
+            rows.sequences, rows.action_mask, rows.attention_mask, return_output=True
+        )
         loss = PolicyLoss()(logprobs, old, advantages, action_mask=rows.action_mask)[0]
         loss.backward()
         found.append(
-            (logprobs.detach(), loss.detach(), {n: p.grad for n, p in actor.model.named_parameters()}, output)
+            (
+                logprobs.detach(),
+                loss.detach(),
+                {n: p.grad for n, p in actor.model.named_parameters()},
+                output,
+            )
         )
-    (expected, expected_loss, expected_gradients, _), (logprobs, loss, gradients, output) = found
+    (expected, expected_loss, expected_gradients, _), (logprobs, loss, gradients, output) = (
+        found
+    )
     torch.testing.assert_close(logprobs, expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(loss, expected_loss, rtol=1e-5, atol=1e-6)
     assert gradients.keys() == expected_gradients.keys()
@@ -60,8 +72,12 @@ def test_loss_and_the_gradient_of_every_weight_are_upstreams(model, rows, packin
 def test_logprobs_and_entropy_of_the_old_policy(model, rows, packing):
     stock, ours = actors(model, packing_samples=packing, temperature=0.7)
     with torch.no_grad():
-        expected = logprobs_and_entropy(stock, rows.sequences, rows.action_mask, rows.attention_mask)
-        found = logprobs_and_entropy(ours, rows.sequences, rows.action_mask, rows.attention_mask)
+        expected = logprobs_and_entropy(
+            stock, rows.sequences, rows.action_mask, rows.attention_mask
+        )
+        found = logprobs_and_entropy(
+            ours, rows.sequences, rows.action_mask, rows.attention_mask
+        )
     torch.testing.assert_close(found[0], expected[0], rtol=1e-5, atol=1e-5)
     mask = rows.action_mask.bool()
     torch.testing.assert_close(found[1][mask], expected[1][mask], rtol=1e-5, atol=1e-5)
@@ -70,7 +86,11 @@ def test_logprobs_and_entropy_of_the_old_policy(model, rows, packing):
 
 def test_what_needs_logits_gets_them(model, rows):
     """A call without an action mask."""
-    arguments = {"attention_mask": rows.attention_mask, "return_output": True, "return_logprobs": True}
+    arguments = {
+        "attention_mask": rows.attention_mask,
+        "return_output": True,
+        "return_logprobs": True,
+    }
     with torch.no_grad():
         expected, found = (actor(rows.sequences, **arguments) for actor in actors(model))
     torch.testing.assert_close(found[0], expected[0])
@@ -89,12 +109,16 @@ def test_a_head_that_does_more_than_a_product_is_found_at_once(model, rows):
         return output
 
     ours.model.forward = capped
-    with pytest.raises(TrainingStopped, match="they differ by .* nats; use train.logits_chunk_tokens=null"):
+    with pytest.raises(
+        TrainingStopped, match="they differ by .* nats; use train.logits_chunk_tokens=null"
+    ):
         ours(rows.sequences, rows.action_mask, rows.attention_mask)
 
 
 def test_another_last_layer_is_refused(model, monkeypatch):
-    monkeypatch.setattr("transformers.Qwen2ForCausalLM.get_output_embeddings", lambda self: torch.nn.Identity())
+    monkeypatch.setattr(
+        "transformers.Qwen2ForCausalLM.get_output_embeddings", lambda self: torch.nn.Identity()
+    )
     with pytest.raises(TrainingStopped, match="this model's last layer is a Identity"):
         actors(model)
 
@@ -105,4 +129,6 @@ def test_upstream_builds_its_actor_from_the_name_that_is_replaced():
     assert source.count(" = Actor(\n") == 2 and ppo_actor.Actor is Actor
     theirs = list(inspect.signature(Actor.forward).parameters)
     assert theirs[:5] == ["self", "sequences", "action_mask", "attention_mask", "return_output"]
-    assert 'output["logits"] = output["logits"].to(torch.float32)' in inspect.getsource(Actor.forward)
+    assert 'output["logits"] = output["logits"].to(torch.float32)' in inspect.getsource(
+        Actor.forward
+    )

@@ -29,7 +29,12 @@ def test_every_step_is_there_once_and_everything_is_graded(trained):
 
 def test_every_mechanism_fires(trained):
     metrics = lines(trained / "metrics.jsonl")
-    for key in ("r3/replay/recalled", "r3/reflection/groups", "r3/ranking/groups", "r3/groups/mixed"):
+    for key in (
+        "r3/replay/recalled",
+        "r3/reflection/groups",
+        "r3/ranking/groups",
+        "r3/groups/mixed",
+    ):
         assert sum(step[key] for step in metrics) > 0, key
 
 

@@ -52,7 +52,13 @@ def test_a_run_that_goes_back_shows_the_repeated_steps(run):
 
 
 def test_an_evaluation_in_words():
-    line = {"step": 8, "pass_at_1": 0.25, "pass_at_n": 0.5, "n_samples": 4, "response_tokens_mean": 12.0}
+    line = {
+        "step": 8,
+        "pass_at_1": 0.25,
+        "pass_at_n": 0.5,
+        "n_samples": 4,
+        "response_tokens_mean": 12.0,
+    }
     assert evaluation_line(line) == (
         "held-out problems after step 8: 25.0% of the responses right, 50.0% of the problems at least once in 4, "
         "12.0 tokens"
@@ -119,15 +125,24 @@ def test_no_wait_is_silent_for_ten_seconds_in_a_pipe():
     times = [seconds for seconds, _ in written]
     assert max(later - earlier for earlier, later in zip(times, times[1:], strict=False)) < 10
     waits = [(seconds, text) for seconds, text in written if " s\n" in text]
-    assert all(later - earlier >= HEARTBEAT_S for (earlier, _), (later, _) in zip(waits, waits[1:], strict=False))
+    assert all(
+        later - earlier >= HEARTBEAT_S
+        for (earlier, _), (later, _) in zip(waits, waits[1:], strict=False)
+    )
     text = "".join(text for _, text in written)
     assert "\x1b" not in text and "\r" not in text
     assert text.startswith(
         "0:00:00 checking the settings\n0:00:03 starting Ray\n0:00:07 starting the rollout engine\n"
     )
-    assert "0:00:15 starting the rollout engine, 8 s\n0:00:23 starting the rollout engine, 16 s\n" in text
-    assert text.count("building DeepSpeed's operators") == 1 + 5  # 45 s: at once, and after 8, 16, 24, 32, 40
-    assert "0:02:25 loading the models\n0:02:33 step 1 of 2: policy update, 1 s\n0:02:41 " in text
+    assert (
+        "0:00:15 starting the rollout engine, 8 s\n0:00:23 starting the rollout engine, 16 s\n"
+        in text
+    )
+    # 45 s: at once, and after 8, 16, 24, 32, 40
+    assert text.count("building DeepSpeed's operators") == 1 + 5
+    assert (
+        "0:02:25 loading the models\n0:02:33 step 1 of 2: policy update, 1 s\n0:02:41 " in text
+    )
     assert "sampling" not in text  # a short phase of a step is no line of its own
 
 
@@ -175,7 +190,9 @@ print("ours", file=sys.stderr)
 
 
 def chatty(tmp_path, *flags):
-    return subprocess.run([sys.executable, "-c", CHATTY, *flags], cwd=tmp_path, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-c", CHATTY, *flags], cwd=tmp_path, capture_output=True, text=True
+    )
 
 
 def test_what_others_print_goes_to_the_log_from_the_first_phase_on(tmp_path):
@@ -183,11 +200,21 @@ def test_what_others_print_goes_to_the_log_from_the_first_phase_on(tmp_path):
     assert (done.returncode, done.stdout) == (0, "")
     said = [line.split(" ", 1)[-1] for line in done.stderr.splitlines()]
     assert [line for line in said if not re.fullmatch(r".*, \d+ s", line)] == [
-        "checking the settings", "preparing the data", "ours",
-    ]  # fmt: skip
-    assert (tmp_path / "run" / "train.log").read_text() == "library one\nlibrary two\nlibrary three\n"
-    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
-    assert [(event["phase"], event["step"]) for event in events] == [(Phase.CHECKING, None), (Phase.DATA, None)]
+        "checking the settings",
+        "preparing the data",
+        "ours",
+    ]
+    assert (
+        tmp_path / "run" / "train.log"
+    ).read_text() == "library one\nlibrary two\nlibrary three\n"
+    events = [
+        json.loads(line)
+        for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()
+    ]
+    assert [(event["phase"], event["step"]) for event in events] == [
+        (Phase.CHECKING, None),
+        (Phase.DATA, None),
+    ]
     assert events[0]["time"] <= events[1]["time"]
 
 
@@ -200,7 +227,9 @@ def test_verbose_shows_the_log_too(tmp_path):
 def test_a_defect_before_there_is_a_log_shows_what_was_said():
     code = "from r3_openrlhf.stack.console import Console\nwith Console():\n    print('why'); 1 / 0"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 1 and "why\n" in done.stderr and "ZeroDivisionError" in done.stderr
+    assert (
+        done.returncode == 1 and "why\n" in done.stderr and "ZeroDivisionError" in done.stderr
+    )
 
 
 def test_a_build_is_announced_where_it_happens(tmp_path, monkeypatch, in_a_job):
@@ -253,7 +282,9 @@ def test_deepspeed_is_told_of_architectures_in_numbers(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0 9.0a;10.0f")
     with pytest.raises(ValueError, match="'0a'"):
         adam.compute_capability_args()
-    monkeypatch.setattr(builder.OpBuilder, "jit_load", lambda self, verbose: self.compute_capability_args())
+    monkeypatch.setattr(
+        builder.OpBuilder, "jit_load", lambda self, verbose: self.compute_capability_args()
+    )
     announce_builds(builder)
     adam.jit_load()
     assert os.environ["TORCH_CUDA_ARCH_LIST"] == "8.0;9.0;10.0+PTX"
@@ -278,7 +309,11 @@ def test_a_killed_run_leaves_no_temporary_file(run, tmp_path, when):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     surroundings = {**os.environ, "TMPDIR": str(temporary)}
-    done = subprocess.run([sys.executable, "-c", KILLED, str(run.path), when], env=surroundings, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(run.path), when],
+        env=surroundings,
+        capture_output=True,
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert list(temporary.iterdir()) == []
     assert when == "early" or run.log.read_text() == "said before there was a run\n"
@@ -313,7 +348,9 @@ with Console() as console:
 
 
 def test_a_step_shows_its_time_to_go(tmp_path):
-    done = subprocess.run([sys.executable, "-c", STEPS], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", STEPS], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     lines = [line.split(" ", 1)[1] for line in done.stderr.splitlines()]
     first, *_ = (index for index, line in enumerate(lines) if line.startswith("step 1: "))

@@ -8,7 +8,12 @@ from transformers import AutoModel
 
 from tests.stack import rank_worker
 from tests.stack.mixed_rows import mixed_rows
-from tests.stack.test_any_number_of_rows import LEARNING_RATE, ROWS, assert_moved_alike, run_ranks
+from tests.stack.test_any_number_of_rows import (
+    LEARNING_RATE,
+    ROWS,
+    assert_moved_alike,
+    run_ranks,
+)
 
 pytestmark = [pytest.mark.stack]
 
@@ -18,22 +23,31 @@ def critic(model, tmp_path_factory):
     """A critic with a head of its own, as a directory."""
     path = tmp_path_factory.mktemp("critic")
     torch.manual_seed(1)
-    made = get_llm_for_sequence_regression(model, "critic", attn_implementation="sdpa", init_value_head=True)
+    made = get_llm_for_sequence_regression(
+        model, "critic", attn_implementation="sdpa", init_value_head=True
+    )
     made.save_pretrained(path)
     return str(path)
 
 
 def one_process(critic, rows_per_step=ROWS):
     """Half the mean over tokens of (value - return)^2 on all rows at once, in float32: (weights, losses, norms, mean values)."""
-    stored = {name: weight.float() for name, weight in load_file(f"{critic}/model.safetensors").items()}
-    backbone = AutoModel.from_pretrained(critic, dtype=torch.float32, attn_implementation="eager")
+    stored = {
+        name: weight.float()
+        for name, weight in load_file(f"{critic}/model.safetensors").items()
+    }
+    backbone = AutoModel.from_pretrained(
+        critic, dtype=torch.float32, attn_implementation="eager"
+    )
     head = stored["score.weight"][0].clone().requires_grad_()
     found = []
     for num_rows in rows_per_step:
         rows = mixed_rows(num_rows, seed=num_rows)
         errors, values = [], []
         for row in rows:  # a token's value is that of the tokens before it
-            hidden = backbone(torch.tensor([row["tokens"]])).last_hidden_state[0, row["prompt"] - 1 : -1]
+            hidden = backbone(torch.tensor([row["tokens"]])).last_hidden_state[
+                0, row["prompt"] - 1 : -1
+            ]
             values.append(hidden @ head)
             errors.append(values[-1] - row["advantage"])
         loss = 0.5 * torch.cat(errors).square().mean()
@@ -54,7 +68,13 @@ def one_process(critic, rows_per_step=ROWS):
 
 @pytest.mark.parametrize(
     ("ranks", "stage", "dynamic", "offload"),
-    [(1, 2, False, False), (2, 2, False, True), (2, 3, False, False), (2, 2, True, False), (2, 3, True, False)],
+    [
+        (1, 2, False, False),
+        (2, 2, False, True),
+        (2, 3, False, False),
+        (2, 2, True, False),
+        (2, 3, True, False),
+    ],
 )
 def test_the_update_is_that_of_one_process(tmp_path, critic, ranks, stage, dynamic, offload):
     settings = dict(ranks=ranks, stage=stage, dynamic=dynamic, offload=offload, critic=True)
@@ -72,10 +92,17 @@ def test_where_rows_divide_evenly_it_is_the_stock_update(tmp_path, critic):
     """Same rows, same seeds: OpenRLHF's own CriticPPOTrainer and ours end at the same numbers and the same weights. Of two short
     batches it makes one update, which is why ours is there: when that fails, upstream has repaired it."""
     run = lambda name, **options: run_ranks(  # noqa: E731
-        tmp_path / name, critic, target=rank_worker.update_critic, ranks=1, stage=2, critic=True, **options
+        tmp_path / name,
+        critic,
+        target=rank_worker.update_critic,
+        ranks=1,
+        stage=2,
+        critic=True,
+        **options,
     )
     stock, ours = (
-        run(str(is_stock), stock=is_stock, rows_per_step=[8, 8], micro_batch_size=8) for is_stock in (True, False)
+        run(str(is_stock), stock=is_stock, rows_per_step=[8, 8], micro_batch_size=8)
+        for is_stock in (True, False)
     )
     for one, other in zip(stock["statuses"], ours["statuses"], strict=True):
         assert one == pytest.approx(other, rel=1e-3)
@@ -87,8 +114,19 @@ def test_where_rows_divide_evenly_it_is_the_stock_update(tmp_path, critic):
 @pytest.mark.parametrize("stage", [2, 3])
 def test_an_adapter_leaves_the_head_to_be_trained(tmp_path, critic, stage):
     """Adapter and head move, everything else stays."""
-    result = run_ranks(tmp_path, critic, target=rank_worker.update_critic, ranks=1, stage=stage, critic=True, lora=4)
-    start = {name: weight.float() for name, weight in load_file(f"{critic}/model.safetensors").items()}
+    result = run_ranks(
+        tmp_path,
+        critic,
+        target=rank_worker.update_critic,
+        ranks=1,
+        stage=stage,
+        critic=True,
+        lora=4,
+    )
+    start = {
+        name: weight.float()
+        for name, weight in load_file(f"{critic}/model.safetensors").items()
+    }
     for name, weight in result["weights"].items():
         plain = name.removeprefix("base_model.model.").replace(".base_layer", "")
         if "lora_B" in name:  # begins with zeros

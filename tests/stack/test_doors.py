@@ -86,18 +86,27 @@ ATTEMPTS = ("files", "connect", "read", "write", "code")
 
 def python(code, *arguments, **environment):
     """With no variable of Ray, and no home whose token it could read."""
-    surroundings = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    surroundings = {
+        name: value for name, value in os.environ.items() if not name.startswith("RAY_")
+    }
     surroundings |= {"PYTHONPATH": str(ROOT), "HOME": "/nonexistent", **environment}
     return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments], env=surroundings, cwd="/", text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-c", code, *arguments],
+        env=surroundings,
+        cwd="/",
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def opened_by(user, owner, *attempts, **environment):
     """What succeeded, and the errors of the rest."""
     place, modules = owner[1:4], owner[7:]
-    environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # else Ray asks another address than this one
+    environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = (
+        "0"  # else Ray asks another address than this one
+    )
     with python(STRANGER, str(user), *place, *attempts, **environment) as stranger:
         try:
             out, said = stranger.communicate("\n".join(modules), timeout=600)
@@ -133,7 +142,10 @@ def owner(temporary):
 def test_another_user_neither_runs_code_nor_reads_or_writes_the_key_store(owner):
     opened, said = opened_by(NOBODY, owner, *ATTEMPTS)
     assert opened == [], said
-    assert said.count("PermissionError") == 2 and said.count("\nread Auth") == said.count("\nwrite Auth") == 1, said
+    assert (
+        said.count("PermissionError") == 2
+        and said.count("\nread Auth") == said.count("\nwrite Auth") == 1
+    ), said
     assert "\ncode ConnectionError" in said, said  # after 20 s; it has the same reason
     # the attempts are real: the token opens the key store, and the owner's rights the rest
     credentials = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": owner[6]}
@@ -158,23 +170,34 @@ def is_torch_store(address):
 
 def test_a_whole_run_listens_on_loopback_alone_and_no_store_answers_a_stranger(tmp_path):
     """From its start until the weight sync of the second step, with every process that it has."""
-    store, listening, steps = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False), {}, set()
+    store, listening, steps = (
+        TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False),
+        {},
+        set(),
+    )
     assert is_torch_store(("127.0.0.1", store.port))
-    with Run(tmp_path / "研究 Läufe (a)&#=~'", "train.max_steps=2", held_in=2) as run:  # any path will do
+    # any path will do
+    with Run(tmp_path / "研究 Läufe (a)&#=~'", "train.max_steps=2", held_in=2) as run:
 
         def is_held():
             for process in run.family():
                 with contextlib.suppress(psutil.NoSuchProcess):
                     name, connections = process.name(), process.net_connections("tcp")
-                    listening.update({c.laddr: name for c in connections if c.status == psutil.CONN_LISTEN})
+                    listening.update(
+                        {c.laddr: name for c in connections if c.status == psutil.CONN_LISTEN}
+                    )
             steps.add(run.steps_done())
             return run.steps_done() >= 1
 
         run.wait_until(is_held)
         assert any("Policy" in name for name in listening.values()) and steps >= {0, 1}
-        assert {address: name for address, name in listening.items() if address.ip not in LOOPBACK} == {}
+        assert {
+            address: name for address, name in listening.items() if address.ip not in LOOPBACK
+        } == {}
         with ThreadPoolExecutor(len(listening)) as strangers:
-            stores = zip(listening.items(), strangers.map(is_torch_store, listening), strict=True)
+            stores = zip(
+                listening.items(), strangers.map(is_torch_store, listening), strict=True
+            )
             assert [listener for listener, answers in stores if answers] == []
         assert run.dir.stat().st_mode & 0o777 == 0o700 and (run.dir / "rollouts").is_dir()
 

@@ -36,8 +36,15 @@ r3/time/added_s fresh/reward fresh/response_length fresh/truncated loss grad_nor
 
 
 ALWAYS = [
-    Phase.CHECKING, Phase.DATA, Phase.LIBRARIES, Phase.RAY, Phase.ENGINE, Phase.LOADING, Phase.SAVING, Phase.STOPPING,
-]  # fmt: skip
+    Phase.CHECKING,
+    Phase.DATA,
+    Phase.LIBRARIES,
+    Phase.RAY,
+    Phase.ENGINE,
+    Phase.LOADING,
+    Phase.SAVING,
+    Phase.STOPPING,
+]
 IN_A_STEP = [Phase.SAMPLING, Phase.REWARDS, Phase.UPDATE, Phase.SYNC]
 
 
@@ -51,7 +58,11 @@ def tail(run_dir):
 
 
 SMOKE = command(
-    *("train.max_steps=5", "checkpoint.save_steps=2", "checkpoint.max_num=1"),  # step 5: the second epoch
+    *(
+        "train.max_steps=5",
+        "checkpoint.save_steps=2",
+        "checkpoint.max_num=1",
+    ),  # step 5: the second epoch
     # what full-size runs have: log-probs in chunks, gradients summed in float32
     *("train.logits_chunk_tokens=50", "openrlhf.ds.grad_accum_dtype=fp32"),
 )
@@ -69,7 +80,9 @@ def smoke(tmp_path_factory, temporary):
     """R³ in a pipe: (run directory, what the command printed)."""
     place = tmp_path_factory.mktemp("piped")
     surroundings = {**os.environ, "TMPDIR": str(temporary)}
-    done = subprocess.run([*SMOKE, "--json"], cwd=place, capture_output=True, text=True, env=surroundings)
+    done = subprocess.run(
+        [*SMOKE, "--json"], cwd=place, capture_output=True, text=True, env=surroundings
+    )
     assert done.returncode == 0, done.stderr + tail(place / "run")
     return place / "run", done
 
@@ -85,17 +98,24 @@ def at_terminal(tmp_path_factory):
         "held_out.every_steps=1",
     )
     # what pytest's workers set would win over the terminal's own size
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")
+    }
     environment["TERM"] = "xterm-256color"
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 200, 0, 0))
     run = subprocess.Popen(
         command("train.max_steps=3", *held_out, experiment="grpo_cpu_smoke"),
-        cwd=place, stdin=theirs, stdout=theirs, stderr=theirs, env=environment,
-    )  # fmt: skip
+        cwd=place,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment,
+    )
     os.close(theirs)
     shown = b""
-    with contextlib.suppress(OSError):  # how Linux says that nobody holds the other end any more
+    # how Linux says that nobody holds the other end any more
+    with contextlib.suppress(OSError):
         while part := os.read(ours, 65536):
             shown += part
     os.close(ours)
@@ -116,13 +136,22 @@ def test_the_checkpoint_loads_in_transformers(smoke):
     kept = {path.name for path in smoke[0].glob("checkpoints/**/global_step*")}
     assert kept == {"global_step4", "global_step4_hf"}
     for path in (smoke[0] / "final_model", smoke[0] / "checkpoints" / "global_step4_hf"):
-        model, tokenizer = AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+        model, tokenizer = (
+            AutoModelForCausalLM.from_pretrained(path),
+            AutoTokenizer.from_pretrained(path),
+        )
         ids = tokenizer("1+1=", return_tensors="pt", add_special_tokens=False)["input_ids"]
         assert model(ids).logits.isfinite().all()
 
 
 def test_the_run_directory_is_complete(smoke):
-    for name in ("config.yaml", "code_state.txt", "train.log", "history.sqlite", "checkpoints/_actor/latest"):
+    for name in (
+        "config.yaml",
+        "code_state.txt",
+        "train.log",
+        "history.sqlite",
+        "checkpoints/_actor/latest",
+    ):
         assert (smoke[0] / name).is_file(), name
     assert list((smoke[0] / "tensorboard").rglob("events.out*"))
 
@@ -140,7 +169,12 @@ def test_the_stock_baseline_runs_with_the_same_records(at_terminal):
     assert not set(KEYS) - set(metrics[0])
     assert sum(step["r3/replay/recalled"] + step["r3/ranking/groups"] for step in metrics) == 0
     sampled = sum(step["generated_tokens"] for step in metrics)
-    assert sampled == metrics[-1]["generated_tokens_total"] == sum(step["response_tokens"] for step in metrics) > 0
+    assert (
+        sampled
+        == metrics[-1]["generated_tokens_total"]
+        == sum(step["response_tokens"] for step in metrics)
+        > 0
+    )
     groups = Counter((row["step"], row["group"]) for row in rollouts_of(run_dir))
     assert list(groups.values()) == [8] * 24
 
@@ -180,7 +214,9 @@ def test_nobody_but_us_writes_on_the_terminal(at_terminal):
 def test_the_terminal_shows_every_phase(at_terminal):
     lines = shown_lines(at_terminal[1])
     for phase in ALWAYS:
-        assert any(re.fullmatch(rf"{re.escape(phase)} +\d+\.\d s", line) for line in lines), phase
+        assert any(re.fullmatch(rf"{re.escape(phase)} +\d+\.\d s", line) for line in lines), (
+            phase
+        )
     for phase in [*IN_A_STEP, Phase.EVALUATION]:
         assert any(f"step 2 of 3: {phase}" in line for line in lines), phase
     assert len({line for line in lines if re.fullmatch(STEP_LINE, line)}) == 3
@@ -210,12 +246,22 @@ def test_the_responses_to_held_out_problems_can_be_read(at_terminal):
 
 def test_the_events_are_those_of_the_processes(at_terminal, smoke):
     for run_dir in (at_terminal[0], smoke[0]):
-        events = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+        events = [
+            json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()
+        ]
         assert [event["time"] for event in events] == sorted(event["time"] for event in events)
-        phases = [event["phase"] for event in events if event["step"] is None and event["phase"] in ALWAYS]
+        phases = [
+            event["phase"]
+            for event in events
+            if event["step"] is None and event["phase"] in ALWAYS
+        ]
         assert list(dict.fromkeys(phases)) == ALWAYS
         for step in (1, 2, 3):
-            mine = [event["phase"] for event in events if event["step"] == step and event["phase"] in IN_A_STEP]
+            mine = [
+                event["phase"]
+                for event in events
+                if event["step"] == step and event["phase"] in IN_A_STEP
+            ]
             assert mine == IN_A_STEP
 
 
@@ -225,7 +271,9 @@ def test_a_pipe_gets_plain_lines(smoke):
     assert all(re.match(r"\d:\d\d:\d\d ", line) for line in lines), smoke[1].stderr
     texts = [line.split(" ", 1)[1] for line in lines]
     assert list(dict.fromkeys(text for text in texts if text in ALWAYS)) == ALWAYS
-    others = [text for text in texts if text not in [*Phase] and not re.fullmatch(r".*, \d+ s", text)]
+    others = [
+        text for text in texts if text not in [*Phase] and not re.fullmatch(r".*, \d+ s", text)
+    ]
     assert others[0].startswith("Problems ")  # the first page
     steps = others[[text.startswith("step ") for text in others].index(True) :]
     assert [text.split(":")[0] for text in steps] == [f"step {step}" for step in range(1, 6)]
@@ -234,13 +282,19 @@ def test_a_pipe_gets_plain_lines(smoke):
 def test_json_is_one_object_and_the_same_later(smoke):
     run_dir, done = smoke
     result = json.loads(done.stdout)
-    assert result["run_dir"] == str(run_dir) and result["steps"] == 5 and result["finished"] is True
+    assert (
+        result["run_dir"] == str(run_dir)
+        and result["steps"] == 5
+        and result["finished"] is True
+    )
     assert result["generated_tokens_total"] > 0
     for again in ([*SMOKE[1:], "--json"], ["show", "run", "--json"]):
         later = r3(*again, cwd=run_dir.parent)
         assert json.loads(later.stdout) == result
     groups = r3("show", "run", "--step", "2", "--json", cwd=run_dir.parent)
-    assert json.loads(groups.stdout)["step"] == 2 and len(json.loads(groups.stdout)["groups"]) == 8
+    assert (
+        json.loads(groups.stdout)["step"] == 2 and len(json.loads(groups.stdout)["groups"]) == 8
+    )
 
 
 def test_quiet_says_nothing(smoke):
@@ -252,9 +306,16 @@ def test_quiet_says_nothing(smoke):
 def test_control_c_stops_with_a_sentence(tmp_path):
     """While Ray starts the actors. Its processes end with the run: they hold the pipe, so reading it to its end waits for them."""
     run = subprocess.Popen(
-        command(), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
-    )  # fmt: skip
+        command(),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # a shell's background job ignores it
+    )
     for line in run.stderr:
         if line.endswith(f" {Phase.ENGINE}\n"):
             break

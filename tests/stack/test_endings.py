@@ -33,7 +33,13 @@ from tests.stack.test_tools import executor as tool_executor  # noqa: F401
 
 pytestmark = pytest.mark.stack
 LABEL = Label(uid="u1", problem="6*7", references=["42"], task="math").to_json()
-MEANING = {"stop": "stop", "length": "cut", "repetition": "cut", "abort": "ungraded", "error": "ungraded"}
+MEANING = {
+    "stop": "stop",
+    "length": "cut",
+    "repetition": "cut",
+    "abort": "ungraded",
+    "error": "ungraded",
+}
 GIVEN = Path(__file__).parents[3] / "shared/data/turn5/engine_endings.json"
 
 
@@ -43,7 +49,11 @@ class Ends:
     llm = SimpleNamespace(model_config=SimpleNamespace(get_vocab_size=lambda: 300))
 
     def __init__(self, tokenizer, text, reason):
-        self.ids, self.reason, self.asked = tokenizer(text=text, add_special_tokens=False)["input_ids"], reason, 0
+        self.ids, self.reason, self.asked = (
+            tokenizer(text=text, add_special_tokens=False)["input_ids"],
+            reason,
+            0,
+        )
 
     async def generate(self, _prompt_ids, params):
         self.asked += 1
@@ -51,9 +61,14 @@ class Ends:
         k = params.logprobs
         for token in self.ids:
             flat.append_fast(
-                [token] * (1 + k), [-0.5, -0.5, *[-9.0] * k][: 1 + k], iter([1] * (1 + k)), [None] * (1 + k)
+                [token] * (1 + k),
+                [-0.5, -0.5, *[-9.0] * k][: 1 + k],
+                iter([1] * (1 + k)),
+                [None] * (1 + k),
             )
-        output = SimpleNamespace(token_ids=list(self.ids), logprobs=flat, finish_reason=self.reason)
+        output = SimpleNamespace(
+            token_ids=list(self.ids), logprobs=flat, finish_reason=self.reason
+        )
         return SimpleNamespace(outputs=[output])
 
 
@@ -78,7 +93,9 @@ def executor(in_a_job, request):
 
 def respond(executor, tokenizer, text, reason):
     engine = Ends(tokenizer, text, reason)
-    made = asyncio.run(executor.execute("ab", LABEL, SamplingParams(max_tokens=60), 99, tokenizer, engine))
+    made = asyncio.run(
+        executor.execute("ab", LABEL, SamplingParams(max_tokens=60), 99, tokenizer, engine)
+    )
     if executor.reads_groups:
         (made,) = asyncio.run(executor.graded([made]))
     return made, rollout_from_response(made, context=Context.PLAIN, step=0, epoch=1)
@@ -98,7 +115,9 @@ def test_every_reason_of_the_engine_has_a_meaning_and_others_are_ungraded():
 def test_a_response_is_what_its_ending_means(executor, byte_tokenizer, text, reason):
     made, rollout = respond(executor, byte_tokenizer, text, reason)
     meaning = MEANING.get(reason, "ungraded") if text else "ungraded"
-    assert rollout.truncated == made["truncated"] == (meaning == "cut") and rollout.finish_reason == str(reason)
+    assert rollout.truncated == made["truncated"] == (
+        meaning == "cut"
+    ) and rollout.finish_reason == str(reason)
     assert rollout.num_tokens == len(text)
     requests = executor.grader.requests
     if meaning == "ungraded":
@@ -111,7 +130,9 @@ def test_a_response_is_what_its_ending_means(executor, byte_tokenizer, text, rea
         assert not requests and rollout.reason.startswith("engine: ")
         assert "the rollout engine in process" in rollout.extras["error"]
     else:
-        assert rollout.verdict is Verdict.CORRECT and [one.truncated for one in requests] == [meaning == "cut"]
+        assert rollout.verdict is Verdict.CORRECT and [one.truncated for one in requests] == [
+            meaning == "cut"
+        ]
 
 
 def test_the_given_endings(executor, byte_tokenizer):
@@ -130,14 +151,21 @@ def test_a_call_is_made_where_the_model_ended_with_it(tool_executor, byte_tokeni
     engine = Ends(byte_tokenizer, text, reason)
     params = SamplingParams(max_tokens=3 * len(text))
     made = asyncio.run(tool_executor.execute("ab", LABEL, params, 9999, byte_tokenizer, engine))
-    assert (made["r3"]["tools"]["r3/tools/calls"] > 0) == (engine.asked > 1) == (reason == "stop")
+    assert (
+        (made["r3"]["tools"]["r3/tools/calls"] > 0) == (engine.asked > 1) == (reason == "stop")
+    )
 
 
 class EndsTurns:
     """An engine whose turns end so."""
 
     def __init__(self, engine, reasons):
-        self.engine, self.reasons, self.texts, self.asked = engine, list(reasons), engine.texts, engine.asked
+        self.engine, self.reasons, self.texts, self.asked = (
+            engine,
+            list(reasons),
+            engine.texts,
+            engine.asked,
+        )
 
     async def generate(self, prompt_ids, params):
         output = await self.engine.generate(prompt_ids, params)
@@ -146,9 +174,15 @@ class EndsTurns:
 
 
 @pytest.mark.parametrize("reason", [*MEANING, "unheard of"])
-def test_a_turn_that_did_not_end_is_not_acted(agent_executor, byte_tokenizer, monkeypatch, reason):  # noqa: F811
+def test_a_turn_that_did_not_end_is_not_acted(
+    agent_executor,  # noqa: F811
+    byte_tokenizer,
+    monkeypatch,
+    reason,
+):
     meaning = MEANING.get(reason, "ungraded")
-    number = {"stop": 3, "cut": 4, "ungraded": 2}[meaning]  # of turns, where three steps are to be climbed
+    # of turns, where three steps are to be climbed
+    number = {"stop": 3, "cut": 4, "ungraded": 2}[meaning]
     plain, reasons = test_agents.Scripted, ["stop", reason, "stop", "stop"]
     monkeypatch.setattr(test_agents, "Scripted", lambda *args: EndsTurns(plain(*args), reasons))
     responses, _ = test_agents.play(agent_executor(), byte_tokenizer, *["up"] * number)
@@ -165,12 +199,16 @@ def test_a_turn_that_did_not_end_is_not_acted(agent_executor, byte_tokenizer, mo
 
 def evaluated(reason, ids):
     """What `r3 eval` makes of a response."""
-    output = SimpleNamespace(request_id="0/0", outputs=[SimpleNamespace(token_ids=ids, finish_reason=reason)])
+    output = SimpleNamespace(
+        request_id="0/0", outputs=[SimpleNamespace(token_ids=ids, finish_reason=reason)]
+    )
     unfinished = [True, False]
     engine = object.__new__(Engine)
     engine._on_cpu, engine._params = True, SamplingParams()
     engine._engine = SimpleNamespace(
-        add_request=lambda *_: None, has_unfinished_requests=lambda: unfinished.pop(0), step=list
+        add_request=lambda *_: None,
+        has_unfinished_requests=lambda: unfinished.pop(0),
+        step=list,
     )
     engine._step = lambda: [output]
     return list(engine.sample([([1], [0])]))
@@ -185,9 +223,9 @@ def test_an_evaluation_reads_endings_as_training_does(reason):
         return
     ((_, [(ids, found)]),) = evaluated(reason, [5])
     assert sampled("x", ids, found).truncated == (meaning == "cut")
-    assert Response(verdict="wrong", num_tokens=1, finish_reason=found, text="", reason="").is_cut == (
-        meaning == "cut"
-    )
+    assert Response(
+        verdict="wrong", num_tokens=1, finish_reason=found, text="", reason=""
+    ).is_cut == (meaning == "cut")
 
 
 def test_endings_are_counted(executor, byte_tokenizer):
@@ -196,18 +234,26 @@ def test_endings_are_counted(executor, byte_tokenizer):
     made._prefixes, made._contexts, made._training = {}, {}, True
     made.totals, made._counts = {"generated_tokens_total": 0.0}, Counter()
     for reason in ("stop", "abort", "repetition", "error", "length"):
-        made._process_response_into_experience(respond(executor, byte_tokenizer, "ab", reason)[0], max_len=99)
+        made._process_response_into_experience(
+            respond(executor, byte_tokenizer, "ab", reason)[0], max_len=99
+        )
     counts = made.take_counts()
     assert (counts["r3/engine/given_up"], counts["r3/engine/repetition"]) == (2.0, 1.0)
     assert np.isfinite(list(counts.values())).all()
 
 
-@pytest.mark.parametrize(("reason", "said"), [("engine: abort", "rollout engine"), ("timeout", "grader")])
+@pytest.mark.parametrize(
+    ("reason", "said"), [("engine: abort", "rollout engine"), ("timeout", "grader")]
+)
 def test_too_many_given_up_stop_the_run_with_advice_about_the_engine(reason, said):
-    made = of_responses.maker(of_responses.Ours, config=of_responses.config_with(**of_responses.OFF))
+    made = of_responses.maker(
+        of_responses.Ours, config=of_responses.config_with(**of_responses.OFF)
+    )
     rows = of_responses.group(Verdict.CORRECT, Verdict.UNGRADED, Verdict.WRONG, Verdict.WRONG)
     rows[1].r3_rollout.reason = reason
-    with pytest.raises(TrainingStopped, match=f"{reason} .1.; that is 25%.*; repair the {said}, then"):
+    with pytest.raises(
+        TrainingStopped, match=f"{reason} .1.; that is 25%.*; repair the {said}, then"
+    ):
         made.make_experience_batch(rows)
 
 
@@ -224,7 +270,17 @@ def test_a_response_without_tokens_leaves_its_group(kind):
             rows[-1] = of_responses.sample(Verdict.UNGRADED, tokens=())
         made.args.rollout.n_samples_per_prompt = len(rows)
         batches = made.make_experience_batch(rows)
-        pairs = [(index, batch.advantages[place]) for batch in batches for place, index in enumerate(batch.index)]
-        found.append([float(row.abs().max()) for index, row in sorted(pairs, key=lambda pair: pair[0]) if index < 3])
+        pairs = [
+            (index, batch.advantages[place])
+            for batch in batches
+            for place, index in enumerate(batch.index)
+        ]
+        found.append(
+            [
+                float(row.abs().max())
+                for index, row in sorted(pairs, key=lambda pair: pair[0])
+                if index < 3
+            ]
+        )
         assert all(torch.isfinite(batch.advantages).all() for batch in batches)
     assert found[0] == pytest.approx(found[1]) and max(found[0]) > 0

@@ -30,15 +30,23 @@ G = 4
 
 def arguments(ranks=1):
     return SimpleNamespace(
-        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=ranks, eps_clip_low_high=(0.2, 0.2)),
+        actor=SimpleNamespace(
+            num_nodes=1, num_gpus_per_node=ranks, eps_clip_low_high=(0.2, 0.2)
+        ),
         ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
-        rollout=SimpleNamespace(batch_size=2, n_samples_per_prompt=G, micro_batch_size=3, max_tokens_per_gpu=64),
+        rollout=SimpleNamespace(
+            batch_size=2, n_samples_per_prompt=G, micro_batch_size=3, max_tokens_per_gpu=64
+        ),
         train=SimpleNamespace(batch_size=2 * G, dynamic_batch_enable=False),
         algo=SimpleNamespace(
-            advantage=SimpleNamespace(estimator="group_norm", gamma=1.0, lambd=1.0, no_std_norm=False),
+            advantage=SimpleNamespace(
+                estimator="group_norm", gamma=1.0, lambd=1.0, no_std_norm=False
+            ),
             kl=SimpleNamespace(use_loss=False),
         ),
-        reward=SimpleNamespace(clip_range=(-10, 10), overlong_buffer_len=None, stop_properly_penalty_coef=None),
+        reward=SimpleNamespace(
+            clip_range=(-10, 10), overlong_buffer_len=None, stop_properly_penalty_coef=None
+        ),
     )
 
 
@@ -49,7 +57,9 @@ class Given:
 
     def make_experience(self, samples_list):
         for samples in samples_list:
-            samples.action_log_probs = samples.rollout_log_probs + self.gap * samples.action_mask
+            samples.action_log_probs = (
+                samples.rollout_log_probs + self.gap * samples.action_mask
+            )
             samples.base_action_log_probs = samples.values = None
             samples.kl = torch.zeros_like(samples.rollout_log_probs)
         return samples_list
@@ -58,7 +68,10 @@ class Given:
         self.wanted = wanted
 
     def _exact_entropy(self, samples_list):
-        return {i: EntropyStatistics(peak=10.0 - i, global_=i / 10, source="exact") for i in self.wanted}, 0.0
+        return {
+            i: EntropyStatistics(peak=10.0 - i, global_=i / 10, source="exact")
+            for i in self.wanted
+        }, 0.0
 
 
 class Ours(Given, R3ExperienceMaker):
@@ -99,7 +112,11 @@ OFF = dict(replay={"enabled": False}, reflection={"enabled": False}, ranking={"e
 
 
 def sample(verdict, *, prompt="p", tokens=(3, 4, 5), truncated=False, reward=None, step=5):
-    reward = {C: 1.0 + 1 / max(1, len(tokens)), W: 0.0, U: None}[verdict] if reward is None else reward
+    reward = (
+        {C: 1.0 + 1 / max(1, len(tokens)), W: 0.0, U: None}[verdict]
+        if reward is None
+        else reward
+    )
     ids = [1, 2, *tokens]
     logprobs = torch.tensor([[0.0] + [-0.1 * t for t in tokens]])
     experience = experience_of({"tokens": ids, "prompt": 2, "advantage": 0.0})
@@ -108,8 +125,14 @@ def sample(verdict, *, prompt="p", tokens=(3, 4, 5), truncated=False, reward=Non
     experience.info = {"response_clip_ratio": torch.tensor([False])}
     experience.rewards = experience.scores = None
     if reward is not None:
-        experience.rewards, experience.scores = torch.tensor([reward]), torch.tensor([float(reward > 0)])
-        experience.info |= {"reward": experience.rewards.clone(), "score": experience.scores.clone()}
+        experience.rewards, experience.scores = (
+            torch.tensor([reward]),
+            torch.tensor([float(reward > 0)]),
+        )
+        experience.info |= {
+            "reward": experience.rewards.clone(),
+            "score": experience.scores.clone(),
+        }
     experience.r3_rollout = Rollout(
         uid=prompt,
         context=Context.PLAIN,
@@ -129,7 +152,10 @@ def sample(verdict, *, prompt="p", tokens=(3, 4, 5), truncated=False, reward=Non
 
 def group(*verdicts, prompt="p", **settings):
     """Responses of different lengths, so that rows differ."""
-    return [sample(v, prompt=prompt, tokens=tuple(range(3, 5 + i)), **settings) for i, v in enumerate(verdicts)]
+    return [
+        sample(v, prompt=prompt, tokens=tuple(range(3, 5 + i)), **settings)
+        for i, v in enumerate(verdicts)
+    ]
 
 
 def by_row(experiences, field):
@@ -150,7 +176,11 @@ def history_with(*rollouts):
 def test_a_success_behind_a_reflection_prompt_joins_with_the_actors_logprobs_of_the_plain_prompt():
     stored = sample(C, tokens=(9, 9), step=2).r3_rollout
     stored.context, stored.prompt_ids = Context.REFLECTION, np.array([1, 8], dtype=np.int32)
-    made = maker(Ours, history=history_with(stored), config=config_with(replay={"include_reflection": True}))
+    made = maker(
+        Ours,
+        history=history_with(stored),
+        config=config_with(replay={"include_reflection": True}),
+    )
     made.gap = 0.05
     experiences = made.make_experience_batch(group(W, W, W, W))
     last = experiences[-1]
@@ -159,7 +189,9 @@ def test_a_success_behind_a_reflection_prompt_joins_with_the_actors_logprobs_of_
     assert by_row(experiences, "action_log_probs")[4].tolist() == pytest.approx([-0.85] * 2)
     assert by_row(experiences, "rollout_log_probs")[4].tolist() == pytest.approx([-0.85] * 2)
     values = [row[0].item() for row in by_row(experiences, "advantages")]
-    assert values[:4] == pytest.approx([-0.4472] * 4, abs=1e-3) and values[4] == pytest.approx(1.789, abs=1e-3)
+    assert values[:4] == pytest.approx([-0.4472] * 4, abs=1e-3) and values[4] == pytest.approx(
+        1.789, abs=1e-3
+    )
     assert (made.metrics["r3/replay/recalled"], made.metrics["r3/replay/ratio_max"]) == (1, 0)
     assert [r["context"] for r in made.records if r["recalled_from"] == 3] == ["reflection"]
 
@@ -190,8 +222,13 @@ def test_the_weight_of_an_imported_success_by_hand(weight, old, factor, rehearse
     experiences = made.make_experience_batch(group(W, W, W, W))
     assert by_row(experiences, "action_log_probs")[4].tolist() == pytest.approx([old] * 2)
     *fresh, last = by_row(experiences, "advantages")
-    assert last.tolist() == pytest.approx([factor * (1.0 if rehearsed else 1.788854)] * 2, abs=1e-5)
-    assert all(row.tolist() == pytest.approx([0.0 if rehearsed else -0.447214] * len(row), abs=1e-5) for row in fresh)
+    assert last.tolist() == pytest.approx(
+        [factor * (1.0 if rehearsed else 1.788854)] * 2, abs=1e-5
+    )
+    assert all(
+        row.tolist() == pytest.approx([0.0 if rehearsed else -0.447214] * len(row), abs=1e-5)
+        for row in fresh
+    )
 
 
 @pytest.mark.parametrize(
@@ -213,18 +250,27 @@ def test_a_mixed_group_of_each_preset_by_hand(preset, joined, advantage, gradien
     config = load_config("quickstart", [f"algo={preset}", "history.start=x"])
     made = maker(Ours, history=history_with(*stored), config=config)
     made.gap = 0.05
-    fresh = [sample(verdict, tokens=(3, 4 + i), reward=float(verdict is C)) for i, verdict in enumerate((C, W, W, W))]
+    fresh = [
+        sample(verdict, tokens=(3, 4 + i), reward=float(verdict is C))
+        for i, verdict in enumerate((C, W, W, W))
+    ]
     experiences = made.make_experience_batch(fresh)
     assert made.metrics["r3/replay/recalled"] == joined
     assert by_row(experiences, "advantages")[4][0].item() == pytest.approx(advantage, abs=1e-5)
-    assert gradient_of_recalled(config, experiences, now=-0.85) == pytest.approx(gradient, abs=1e-5)
+    assert gradient_of_recalled(config, experiences, now=-0.85) == pytest.approx(
+        gradient, abs=1e-5
+    )
 
 
 def gradient_of_recalled(config, experiences, *, now):
     """The gradient of the loss of the fifth row's first token, which the actor says with `now`."""
-    old_11, adv_11 = (by_row(experiences, name)[4][None, :1] for name in ("action_log_probs", "advantages"))
+    old_11, adv_11 = (
+        by_row(experiences, name)[4][None, :1] for name in ("action_log_probs", "advantages")
+    )
     now_11, is_one = torch.tensor([[now]], requires_grad=True), torch.ones(1, 1)
-    loss, _ = config.loss.of(now_11, old_11, adv_11, is_one, settings=config.loss_settings, recalled=is_one.bool())
+    loss, _ = config.loss.of(
+        now_11, old_11, adv_11, is_one, settings=config.loss_settings, recalled=is_one.bool()
+    )
     return torch.autograd.grad(loss.sum(), now_11)[0].item()
 
 
@@ -232,17 +278,31 @@ def gradient_of_recalled(config, experiences, *, now):
 @pytest.mark.parametrize("loss", [*LOSSES, "examples/own_cispo.py:cispo"])
 def test_a_foreign_style_needs_a_word_where_its_gradient_does_not_end(loss, weight):
     """It ends where the policy has learned what the first one gave -4 nats, or where it never says such tokens."""
-    settings = [f"train.loss={loss}", f"replay.imported.weight={weight}", "replay.imported.min_logprob=null"]
-    more = ["train.loss_aggregation=seq-mean-token-mean", "stop.max_abs_logprob_gap=99", "algo=r3"]
+    settings = [
+        f"train.loss={loss}",
+        f"replay.imported.weight={weight}",
+        "replay.imported.min_logprob=null",
+    ]
+    more = [
+        "train.loss_aggregation=seq-mean-token-mean",
+        "stop.max_abs_logprob_gap=99",
+        "algo=r3",
+    ]
     config, gradients = load_config("quickstart", [*settings, *more]), []
     for first, now in ((-4.0, 0.0), (-20.0, -20.0)):
         stored = sample(C, tokens=(9, 9), step=0).r3_rollout
-        stored.context, stored.origin, stored.response_logprobs = Context.IMPORTED, "T", np.full(2, first, np.float32)
+        stored.context, stored.origin, stored.response_logprobs = (
+            Context.IMPORTED,
+            "T",
+            np.full(2, first, np.float32),
+        )
         made = maker(Ours, history=history_with(stored), config=config)
         made.gap = now - first
         experiences = made.make_experience_batch(group(W, W, W, W))
         gradients.append(abs(gradient_of_recalled(config, experiences, now=now)))
-    refused = pytest.raises(TrainingStopped, match=f"with weight={weight} and the loss {loss} would train")
+    refused = pytest.raises(
+        TrainingStopped, match=f"with weight={weight} and the loss {loss} would train"
+    )
     with refused if min(gradients) > 0.01 else nullcontext():
         measured(config, [stored], [np.full(2, -4.5, np.float32)])
 
@@ -253,14 +313,20 @@ def test_a_rehearsed_success_of_another_problem_is_counted_apart_and_has_no_reco
     config = config_with(replay={"rehearse": RehearsalSettings(share=0.75)})
     made = maker(Ours, history=history_with(stored, *missed), config=config)
     made.make_experience_batch(group(C, W, C, W))
-    assert (made.metrics["r3/replay/rehearsed"], made.metrics["r3/replay/recalled"], len(made.records)) == (1, 0, 4)
+    assert (
+        made.metrics["r3/replay/rehearsed"],
+        made.metrics["r3/replay/recalled"],
+        len(made.records),
+    ) == (1, 0, 4)
 
 
 @pytest.mark.parametrize("mode", ["recompute", "behaviour"])
 def test_tensors_that_came_through_ray_are_not_written_to(mode):
     """They lie in its shared memory (RAY_ENABLE_ZERO_COPY_TORCH_TENSORS), where others may read them."""
     stored = sample(C, tokens=(9, 9), step=2).r3_rollout
-    made = maker(Ours, history=history_with(stored), config=config_with(replay={"old_logprobs": mode}))
+    made = maker(
+        Ours, history=history_with(stored), config=config_with(replay={"old_logprobs": mode})
+    )
     made.gap = 0.05
     forward, given = made.make_experience, []
 
@@ -278,7 +344,8 @@ def test_tensors_that_came_through_ray_are_not_written_to(mode):
 def test_too_many_ungraded_rollouts_stop_the_run():
     made = maker(Ours, config=config_with(**OFF))
     with pytest.raises(
-        TrainingStopped, match="1 of 4 responses could not be graded: timeout .1.; that is 25% of this step"
+        TrainingStopped,
+        match="1 of 4 responses could not be graded: timeout .1.; that is 25% of this step",
     ):
         made.make_experience_batch(group(C, U, W, W))
 
@@ -287,7 +354,9 @@ def test_the_first_steps_say_what_looks_wrong():
     made = maker(Ours, config=config_with(**OFF))
     made.step = 0
     made.make_experience_batch(group(W, W, W, W))
-    assert made.warnings["none correct"].startswith("step 1: none of 4 graded responses is correct")
+    assert made.warnings["none correct"].startswith(
+        "step 1: none of 4 graded responses is correct"
+    )
 
 
 SAID = r"on fresh rollouts is 0\.2 nats, 99th percentile 0\.2 nats, 100% of the tokens outside"
@@ -323,18 +392,31 @@ def test_a_ranking_by_logprob_needs_no_entropy():
     made = maker(Ours, config=config_with(ranking={"score": "logprob"}), history=history_with())
     made._announce_entropy = lambda *asked: pytest.fail("exact entropy was asked for")
     made.make_experience_batch(rows)
-    assert [r["ranking_reward"] for r in made.records] == pytest.approx([0.5, 1 / 3, 1 / 6, 0.0])
-    assert [r["reward"] for r in made.records] == pytest.approx([0.25, 1 / 12, -1 / 12, -0.25])  # centred
-    assert {(r["group_replay"], r["group_ranking"]) for r in made.records} == {("never_sampled", "ranked")}
+    assert [r["ranking_reward"] for r in made.records] == pytest.approx(
+        [0.5, 1 / 3, 1 / 6, 0.0]
+    )
+    # centred
+    assert [r["reward"] for r in made.records] == pytest.approx([0.25, 1 / 12, -1 / 12, -0.25])
+    assert {(r["group_replay"], r["group_ranking"]) for r in made.records} == {
+        ("never_sampled", "ranked")
+    }
     assert [r["entropy_source"] for r in made.records] == [None] * G
 
 
 def test_an_ungraded_rollout_scores_as_its_siblings_do_with_rewards_below_zero():
     """The one success of three pays less than nothing; the filler's score is 1/3, and its reward their mean."""
     made = maker(Recording, config=config_with(reward={"max_ungraded_rate": 0.5}))
-    rollouts = [sample(C, reward=-0.5), sample(U), sample(W, reward=-1.0), sample(W, reward=-1.5)]
+    rollouts = [
+        sample(C, reward=-0.5),
+        sample(U),
+        sample(W, reward=-1.0),
+        sample(W, reward=-1.5),
+    ]
     made.make_experience_batch(rollouts + group(C, W, C, W, prompt="q"))
-    assert (rollouts[1].rewards.item(), rollouts[1].scores.item()) == (-1.0, pytest.approx(1 / 3))
+    assert (rollouts[1].rewards.item(), rollouts[1].scores.item()) == (
+        -1.0,
+        pytest.approx(1 / 3),
+    )
 
 
 class Measuring(Ours):
@@ -346,7 +428,9 @@ class Measuring(Ours):
             for place, index in enumerate(samples.index):
                 tokens = np.arange(int(samples.action_mask[place].sum()), dtype=np.float16)
                 if index in self.wanted:
-                    found[index] = EntropyStatistics(peak=10.0 - index, global_=0.5, source="exact", tokens=tokens)
+                    found[index] = EntropyStatistics(
+                        peak=10.0 - index, global_=0.5, source="exact", tokens=tokens
+                    )
         return found, 0.0
 
 
@@ -356,12 +440,18 @@ def test_which_entropies_of_tokens_are_kept(kept, rows):
     stored = sample(C, tokens=(9, 9), step=2).r3_rollout
     config = config_with(logging={"token_values": kept})
     made = maker(Measuring, history=history_with(stored), config=config)
-    experiences = made.make_experience_batch(group(W, W, W, W, truncated=True) + group(C, W, C, W, prompt="q"))
+    experiences = made.make_experience_batch(
+        group(W, W, W, W, truncated=True) + group(C, W, C, W, prompt="q")
+    )
     records = {(r["uid"], r["num_tokens"], r["recalled_from"]): r for r in made.records}
-    found = {key: r["token_entropy"] for key, r in records.items() if r["token_entropy"] is not None}
+    found = {
+        key: r["token_entropy"] for key, r in records.items() if r["token_entropy"] is not None
+    }
     assert len(found) == rows
     assert all(values.tolist() == list(range(key[1])) for key, values in found.items())
-    assert [r["reward"] for r in made.records[:4]] == pytest.approx([0.5, 1 / 3, 1 / 6, 0.0], abs=0.5)
+    assert [r["reward"] for r in made.records[:4]] == pytest.approx(
+        [0.5, 1 / 3, 1 / 6, 0.0], abs=0.5
+    )
     assert [r["ranked"] for r in made.records] == [True] * 4 + [False] * 5
     assert len(by_row(experiences, "advantages")) == 9
     recalled = records["p", 2, 3]
@@ -390,7 +480,11 @@ def test_rows_keep_their_logprobs_then_and_now(mode, kept):
     made.gap = 0.05
     made.make_experience_batch(group(W, W, W, W))
     (recalled,) = [r for r in made.records if r["recalled_from"] is not None]
-    assert (recalled["recalled_from"], recalled["text"]) == (3, "[9, 9]")  # the store keeps ids only
+    # the store keeps ids only
+    assert (recalled["recalled_from"], recalled["text"]) == (
+        3,
+        "[9, 9]",
+    )
     assert made.metrics["r3/replay/recalled"] == 1 and made.metrics["r3/replay/mean_lag"] == 3
     assert recalled["token_logprob"].tolist() == pytest.approx([-0.9] * 2, abs=1e-3)
     assert recalled["token_policy_logprob"].tolist() == pytest.approx([-0.85] * 2, abs=1e-3)
@@ -398,7 +492,9 @@ def test_rows_keep_their_logprobs_then_and_now(mode, kept):
         if kept == "used":
             assert fresh["token_logprob"] is fresh["token_policy_logprob"] is None
         else:
-            assert fresh["token_policy_logprob"] - fresh["token_logprob"] == pytest.approx(0.05, abs=2e-3)
+            assert fresh["token_policy_logprob"] - fresh["token_logprob"] == pytest.approx(
+                0.05, abs=2e-3
+            )
             assert len(fresh["token_policy_logprob"]) == fresh["num_tokens"]
     assert [r["prompt"] for r in made.records] == ["p"] * 5
 
@@ -408,5 +504,11 @@ def test_a_stock_estimator_keeps_prompts_and_what_is_asked_for():
     made.gap = 0.05
     made.make_experience_batch(group(C, W, W, C) + group(W, C, C, C, prompt="q"))
     assert [r["prompt"] for r in made.records] == ["p"] * 4 + ["q"] * 4
-    assert all(len(r["token_logprob"]) == r["num_tokens"] and r["token_entropy"] is None for r in made.records)
-    assert all(r["token_policy_logprob"] - r["token_logprob"] == pytest.approx(0.05, abs=2e-3) for r in made.records)
+    assert all(
+        len(r["token_logprob"]) == r["num_tokens"] and r["token_entropy"] is None
+        for r in made.records
+    )
+    assert all(
+        r["token_policy_logprob"] - r["token_logprob"] == pytest.approx(0.05, abs=2e-3)
+        for r in made.records
+    )

@@ -38,7 +38,11 @@ def sentence(error, run, **options):
 
 def test_our_sentence_crosses_rays_processes(run):
     stopped = TrainingStopped("the weight sync is broken")
-    for error in (stopped, task_error(stopped), task_error(task_error(stopped)).as_instanceof_cause()):
+    for error in (
+        stopped,
+        task_error(stopped),
+        task_error(task_error(stopped)).as_instanceof_cause(),
+    ):
         assert str(r3_error(error, run, killed_before=0)) == "the weight sync is broken"
 
 
@@ -49,8 +53,13 @@ def test_an_unexpected_error_names_the_log(run):
 
 
 def test_a_killed_actor(run, monkeypatch):
-    about = ActorDiedErrorContext(class_name="R3RolloutActor", pid=41, actor_id=b"0" * 16, node_ip_address="127.0.0.1",
-        error_message="The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR")  # fmt: skip
+    about = ActorDiedErrorContext(
+        class_name="R3RolloutActor",
+        pid=41,
+        actor_id=b"0" * 16,
+        node_ip_address="127.0.0.1",
+        error_message="The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR",
+    )
     error = ActorDiedError(about)
     saved = f"; step 4 is saved, and the same command continues from there (the whole story is in {run.log})"
     assert sentence(error, run) == (
@@ -59,7 +68,9 @@ def test_a_killed_actor(run, monkeypatch):
     )
     before = memory_kills()
     monkeypatch.setattr(failures, "memory_kills", lambda: before + 2)
-    assert "killed: the kernel ended 2 processes for lack of memory;" in sentence(error, run, killed_before=before)
+    assert "killed: the kernel ended 2 processes for lack of memory;" in sentence(
+        error, run, killed_before=before
+    )
 
 
 KILLED = """
@@ -92,23 +103,44 @@ with patient_raylet(), tempfile.TemporaryDirectory(prefix="r3t", dir="/tmp") as 
 def test_a_broken_connection_names_the_process_that_was_killed():
     done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True)
     pid, _, said = done.stdout.splitlines()[-1].partition(" ")
-    assert said.startswith(f"the rollout engine (process {pid}) was killed: a signal, or memory that ran short"), done
+    assert said.startswith(
+        f"the rollout engine (process {pid}) was killed: a signal, or memory that ran short"
+    ), done
 
 
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (OutOfMemoryError("Task was killed due to the node running low on memory."), "Ray ended it because memory ran short"),
+        (
+            OutOfMemoryError("Task was killed due to the node running low on memory."),
+            "Ray ended it because memory ran short",
+        ),
         (LocalRayletDiedError(), "a process of Ray was killed"),
-        (RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:11667"), "of the policy was killed: a signal"),
-        (EngineDeadError(), "a process of the rollout engine or of the policy was killed: a signal"),
-        (OSError(errno.ENOSPC, "No space left on device"), "there is no room left on the disk of"),
-        (OSError(errno.EROFS, "Read-only file system", "/runs/x/log"), "the file system of /runs/x/log is read-only; mount it for writing: "),
+        (
+            RuntimeError(
+                "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:11667"
+            ),
+            "of the policy was killed: a signal",
+        ),
+        (
+            EngineDeadError(),
+            "a process of the rollout engine or of the policy was killed: a signal",
+        ),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            "there is no room left on the disk of",
+        ),
+        (
+            OSError(errno.EROFS, "Read-only file system", "/runs/x/log"),
+            "the file system of /runs/x/log is read-only; mount it for writing: ",
+        ),
         (RuntimeError("fopen: Read-only file system"), "is read-only; mount it for writing: "),
     ],
-)  # fmt: skip
+)
 def test_other_ends(run, error, said):
-    assert said in sentence(task_error(error), run) and "step 4 is saved" in sentence(task_error(error), run)
+    assert said in sentence(task_error(error), run) and "step 4 is saved" in sentence(
+        task_error(error), run
+    )
 
 
 FILLED = """
@@ -129,19 +161,32 @@ def test_a_disk_that_is_full_is_said_whoever_writes_on_it(run, tmp_path):
     """The words of torch.save and safetensors on a file system of 1 MB."""
     small = tmp_path / "small"
     small.mkdir()
-    command = ["unshare", "--map-root-user", "--mount", "bash", "-euc", FILLED, str(small), sys.executable]
+    command = [
+        "unshare",
+        "--map-root-user",
+        "--mount",
+        "bash",
+        "-euc",
+        FILLED,
+        str(small),
+        sys.executable,
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
     said = done.stdout.splitlines()
     assert [line.partition(" ")[0] for line in said] == ["RuntimeError", "SafetensorError"]
     for line in said:
-        assert "there is no room left on the disk of" in sentence(task_error(RuntimeError(line)), run)
+        assert "there is no room left on the disk of" in sentence(
+            task_error(RuntimeError(line)), run
+        )
 
 
 def test_before_the_first_checkpoint(tmp_path):
     said = sentence(OSError(errno.ENOSPC, "No space left on device"), RunDirectory(tmp_path))
-    assert said.endswith("free some: no checkpoint was saved yet, and the same command starts from the beginning")
+    assert said.endswith(
+        "free some: no checkpoint was saved yet, and the same command starts from the beginning"
+    )
 
 
 CODE = """

@@ -42,19 +42,38 @@ FP32 = {"ds.grad_accum_dtype": "fp32"}
         (HALF, {"ranks": 2, "stage": 2, "loss": "gspo"}),
         (HALF, {"ranks": 2, "stage": 3, "loss": "gmpo", "off_policy": True}),
         (HALF, {"ranks": 2, "stage": 3, "dynamic": True, "loss": "sapo"}),
-        (HALF, {"ranks": 2, "stage": 2, "more": {"train.batch_size": 4, "train.max_epochs": 2}}),
-        (HALF, {"ranks": 1, "stage": 2, "dynamic": True, "more": {"train.batch_size": 4, "actor.loss_agg_mode": "seq-mean-token-mean"}}),
+        (
+            HALF,
+            {"ranks": 2, "stage": 2, "more": {"train.batch_size": 4, "train.max_epochs": 2}},
+        ),
+        (
+            HALF,
+            {
+                "ranks": 1,
+                "stage": 2,
+                "dynamic": True,
+                "more": {"train.batch_size": 4, "actor.loss_agg_mode": "seq-mean-token-mean"},
+            },
+        ),
         (EVERY, {"ranks": 2, "stage": 2}),
         ((), {"ranks": 2, "stage": 3}),
     ],
-    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else f"{len(value)} idle",
-)  # fmt: skip
+    ids=lambda value: (
+        "-".join(map(str, value.values())) if isinstance(value, dict) else f"{len(value)} idle"
+    ),
+)
 def test_the_update_without_idle_rows_is_the_update_on_all(tmp_path, model, idle, settings):
-    settings = settings | {"more": FP32 | settings.get("more", {}), "idle": idle, "micro_batch_size": 1}
+    settings = settings | {
+        "more": FP32 | settings.get("more", {}),
+        "idle": idle,
+        "micro_batch_size": 1,
+    }
     every = run_ranks(tmp_path / "every", model, skips_idle=False, **settings)
     fewer = run_ranks(tmp_path / "fewer", model, skips_idle=True, **settings)
     for one, other in zip(every["statuses"], fewer["statuses"], strict=True):
-        assert one["actor_grad_norm"] == pytest.approx(other["actor_grad_norm"], rel=CLOSE, abs=1e-7)
+        assert one["actor_grad_norm"] == pytest.approx(
+            other["actor_grad_norm"], rel=CLOSE, abs=1e-7
+        )
         for key in OF_ROWS:
             assert one[key] == pytest.approx(other[key], rel=1e-4, abs=1e-6), key
         assert TRAINED_ROWS not in one and other[TRAINED_ROWS] + other[IDLE_ROWS] in (7, 12)
@@ -70,12 +89,22 @@ def test_the_update_without_idle_rows_is_the_update_on_all(tmp_path, model, idle
 def test_the_reported_loss_is_what_was_differentiated(tmp_path, model):
     """At ratio 1 it is minus the mean advantage over all tokens, rows that left counted."""
     result = run_ranks(
-        tmp_path, model, ranks=2, stage=2, idle=HALF, skips_idle=True, micro_batch_size=2, rows_per_step=[7], more=FP32
+        tmp_path,
+        model,
+        ranks=2,
+        stage=2,
+        idle=HALF,
+        skips_idle=True,
+        micro_batch_size=2,
+        rows_per_step=[7],
+        more=FP32,
     )
     rows = mixed_rows(7, seed=7)
     tokens = [len(row["tokens"]) - row["prompt"] for row in rows]
     gain = sum(
-        row["advantage"] * count for i, (row, count) in enumerate(zip(rows, tokens, strict=True)) if i not in HALF
+        row["advantage"] * count
+        for i, (row, count) in enumerate(zip(rows, tokens, strict=True))
+        if i not in HALF
     )
     assert result["statuses"][0]["policy_loss"] == pytest.approx(-gain / sum(tokens), rel=2e-2)
 
@@ -85,7 +114,9 @@ def test_the_reported_loss_is_what_was_differentiated(tmp_path, model):
 
 def row_of(*, tokens=5, advantages=(0.0, 0.0), mask=(1, 1)):
     return SimpleNamespace(
-        advantages=torch.tensor(advantages), action_mask=torch.tensor(mask), total_length=torch.tensor([float(tokens)])
+        advantages=torch.tensor(advantages),
+        action_mask=torch.tensor(mask),
+        total_length=torch.tensor([float(tokens)]),
     )
 
 
@@ -107,7 +138,9 @@ def test_windows_share_idle_rows_and_every_rank_makes_as_many_passes(seed):
         order = list(range(windows * size))
         draw.shuffle(order)
         parts = dealt(order, idle, windows)
-        assert sorted(i for rows in parts for i in rows) == sorted(order) and {len(rows) for rows in parts} == {size}
+        assert sorted(i for rows in parts for i in rows) == sorted(order) and {
+            len(rows) for rows in parts
+        } == {size}
         if any(idle):
             counts = [sum(idle[i] for i in rows) for rows in parts]
             assert max(counts) - min(counts) <= 1
@@ -124,7 +157,11 @@ def test_windows_share_idle_rows_and_every_rank_makes_as_many_passes(seed):
         agreed = [max(pair) for pair in zip(agreed, own, strict=True)]
     for idle, lengths, parts in laid_out:
         counts = agreed_counts(
-            parts, idle, lengths, needed, lambda counts: [max(pair) for pair in zip(agreed, counts, strict=True)]
+            parts,
+            idle,
+            lengths,
+            needed,
+            lambda counts: [max(pair) for pair in zip(agreed, counts, strict=True)],
         )
         assert counts == agreed
         for rows, count in zip(parts, counts, strict=True):
@@ -132,7 +169,11 @@ def test_windows_share_idle_rows_and_every_rank_makes_as_many_passes(seed):
             assert sorted(stay + leave) == sorted(rows) and len(stay) >= count >= needed(stay)
             assert all(idle[i] for i in leave)
             staying_idle = [lengths[i] for i in stay if idle[i]]
-            assert not leave or not staying_idle or max(staying_idle) <= min(lengths[i] for i in leave)
+            assert (
+                not leave
+                or not staying_idle
+                or max(staying_idle) <= min(lengths[i] for i in leave)
+            )
             assert len(stay) == max(count, sum(not idle[i] for i in rows))
 
 

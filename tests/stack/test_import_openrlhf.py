@@ -22,42 +22,67 @@ from r3_openrlhf.stack.shell_words import command_words, words_after
 from r3_openrlhf.stack.upstream_parser import installed_flags, parsed_flags
 
 pytestmark = pytest.mark.stack
-WORDS_OF_SCRIPT = command_words([str(Path(__file__).with_name("openrlhf_command.sh"))], MODULE, NAME)
+WORDS_OF_SCRIPT = command_words(
+    [str(Path(__file__).with_name("openrlhf_command.sh"))], MODULE, NAME
+)
 SAID_OTHERWISE = {  # by the reasons on the page, or as R³ names its files
-    "vllm.num_engines", "train.colocate_all", "critic.max_norm", "logger.wandb.key", "reward.remote_url", "data.input_template",
-    "data.prompt_dataset", "data.input_key", "data.label_key",
-}  # fmt: skip
+    "vllm.num_engines",
+    "train.colocate_all",
+    "critic.max_norm",
+    "logger.wandb.key",
+    "reward.remote_url",
+    "data.input_template",
+    "data.prompt_dataset",
+    "data.input_key",
+    "data.label_key",
+}
 
 
 def test_openrlhf_gets_the_values_of_the_script():
     text, refused = page(WORDS_OF_SCRIPT)
     assert refused is None
     config = with_overrides(yaml.safe_load(text), [], source="test")
-    ours = openrlhf_arguments(config, RunDirectory("/runs/x"), model_dir=config.model.path, platform="cuda")
+    ours = openrlhf_arguments(
+        config, RunDirectory("/runs/x"), model_dir=config.model.path, platform="cuda"
+    )
     before, given = parsed_flags(by_new_names(WORDS_OF_SCRIPT))
     after, _ = parsed_flags(ours)
     assert {flag: after[flag] for flag in given - SAID_OTHERWISE} == {
         flag: before[flag] for flag in given - SAID_OTHERWISE
     }
-    assert after["actor.lr_scheduler"] == before["actor.lr_scheduler"]  # OpenRLHF's default, which is not ours
+    # OpenRLHF's default, which is not ours
+    assert after["actor.lr_scheduler"] == before["actor.lr_scheduler"]
     data = config.data
-    assert (data.path, data.problem_key, data.prompt_template) == ("/data/my.jsonl", "question", "Q: {problem}\nA:")
+    assert (data.path, data.problem_key, data.prompt_template) == (
+        "/data/my.jsonl",
+        "question",
+        "Q: {problem}\nA:",
+    )
     assert config.reward.urls == ["http://localhost:5000/get_reward"] and not data.chat_template
 
 
 def test_what_has_no_counterpart_is_said_with_its_reason():
     text, _ = page(WORDS_OF_SCRIPT)
     assert "#   --critic.max_norm: algo=grpo has no critic\n" in text
-    assert "#   --logger.wandb.key: a key does not belong on a command line" in text and "secret" not in text
+    assert (
+        "#   --logger.wandb.key: a key does not belong on a command line" in text
+        and "secret" not in text
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--actor.model_name_or_pat", "x"], "OpenRLHF has no flag --actor.model_name_or_pat; did you mean"),
+        (
+            ["--actor.model_name_or_pat", "x"],
+            "OpenRLHF has no flag --actor.model_name_or_pat; did you mean",
+        ),
         (["--a", "1", "--b"], "OpenRLHF has no flag --a; .*; OpenRLHF has no flag --b; "),
         (["--data.image_key", "images"], "trains on images .*, and R³ trains on text only"),
-        (["--train.batch_size", "many"], "OpenRLHF does not accept the arguments: argument --train.batch_size"),
+        (
+            ["--train.batch_size", "many"],
+            "OpenRLHF does not accept the arguments: argument --train.batch_size",
+        ),
     ],
 )
 def test_flags_that_openrlhf_refuses(words, sentence):
@@ -85,13 +110,24 @@ LINES, WORDS, CALLS = (st.sampled_from(PARTS[name]) for name in ("lines", "words
 @given(st.lists(LINES, max_size=6), st.lists(WORDS, max_size=6), CALLS)
 @settings(max_examples=200, deadline=None)
 def test_a_script_is_read_as_bash_reads_it(lines, words, call):
-    script = "\n".join(["A=0 B= N=n O=x P=p D='d d'; ARGS=()", *lines, call.format(" ".join(words)), "exit"])
+    script = "\n".join(
+        ["A=0 B= N=n O=x P=p D='d d'; ARGS=()", *lines, call.format(" ".join(words)), "exit"]
+    )
     bash = 'python3() { shift 2; [ $# = 0 ] || printf "%s\\0" "$@" >&3; }\n' + script
-    done = subprocess.run(["bash", "-c", f"exec 3>&1\n{bash}"], capture_output=True, cwd="/proc")
+    done = subprocess.run(
+        ["bash", "-c", f"exec 3>&1\n{bash}"], capture_output=True, cwd="/proc"
+    )
     assert words_after(script, re.compile("M")) == done.stdout.decode().split("\0")[:-1]
 
 
-SIGNS = [*"\"'`\\\n ;#=AM", *"$( ) ${A:- } $(( )) ;; esac".split(), "case ", " in ", "read A <<E\n", "|| echo "]
+SIGNS = [
+    *"\"'`\\\n ;#=AM",
+    *"$( ) ${A:- } $(( )) ;; esac".split(),
+    "case ",
+    " in ",
+    "read A <<E\n",
+    "|| echo ",
+]
 
 
 @given(st.lists(st.sampled_from(SIGNS), max_size=6), st.booleans())
@@ -126,7 +162,10 @@ def test_an_estimator_that_is_not_here():
 @pytest.mark.parametrize(
     ("flags", "algo"),
     [
-        ("--critic.freezing_steps 3 --critic.adam.lr 1e-5 --algo.advantage.lambd 0.95 --critic.adam.eps 1e-6", "ppo"),
+        (
+            "--critic.freezing_steps 3 --critic.adam.lr 1e-5 --algo.advantage.lambd 0.95 --critic.adam.eps 1e-6",
+            "ppo",
+        ),
         ("--algo.advantage.estimator reinforce", "reinforce_pp"),
         ("--algo.advantage.estimator dr_grpo --algo.kl.use_loss", "dr_grpo"),
         ("--algo.advantage.estimator group_norm --actor.policy_loss_type gspo", "gspo"),
@@ -135,14 +174,28 @@ def test_an_estimator_that_is_not_here():
 )
 def test_an_estimator_and_its_loss_are_a_preset(flags, algo):
     words = f"--actor.model_name_or_path a/b --data.prompt_dataset x.jsonl --train.batch_size 1024 {flags}".split()
-    words += ["--rollout.n_samples_per_prompt", "8", "--rollout.batch_size", "128", "--rollout.max_new_tokens", "1024"]
+    words += [
+        "--rollout.n_samples_per_prompt",
+        "8",
+        "--rollout.batch_size",
+        "128",
+        "--rollout.max_new_tokens",
+        "1024",
+    ]
     text, refused = page(words)
     config = with_overrides(yaml.safe_load(text), [], source="test")
     ours = openrlhf_arguments(config, RunDirectory("/runs/x"), model_dir="/m", platform="cuda")
     before, after = parsed_flags(words)[0], parsed_flags(ours)[0]
     assert refused is None and config.algo == algo
-    kept = ["algo.advantage.estimator", "actor.policy_loss_type", "algo.kl.use_loss", "algo.kl.estimator"]
+    kept = [
+        "algo.advantage.estimator",
+        "actor.policy_loss_type",
+        "algo.kl.use_loss",
+        "algo.kl.estimator",
+    ]
     if algo == "ppo":
-        critic = "freezing_steps adam.lr adam.eps value_clip lr_scheduler lr_warmup_ratio".split()
+        critic = (
+            "freezing_steps adam.lr adam.eps value_clip lr_scheduler lr_warmup_ratio".split()
+        )
         kept += ["algo.advantage.lambd", *(f"critic.{name}" for name in critic)]
     assert {flag: after[flag] for flag in kept} == {flag: before[flag] for flag in kept}

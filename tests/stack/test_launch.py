@@ -26,7 +26,12 @@ from r3_openrlhf.stack import environment, launch, safe_pickles, start_checks
 from r3_openrlhf.stack.arguments import platform_of
 from r3_openrlhf.stack.launch import num_steps, plan, train
 from r3_openrlhf.stack.ray_cluster import check_devices, hidden_gpus, ray_options, raylets
-from r3_openrlhf.stack.start_checks import check_context, check_places, gpu_warnings, memory_warning
+from r3_openrlhf.stack.start_checks import (
+    check_context,
+    check_places,
+    gpu_warnings,
+    memory_warning,
+)
 
 pytestmark = pytest.mark.stack
 
@@ -42,11 +47,14 @@ def test_a_local_cluster_of_its_own_on_cpus(config):
     assert options["address"] == "local"  # another user's cluster on this machine is not joined
     assert options["num_gpus"] == 1  # bookkeeping
     assert options["runtime_env"]["worker_process_setup_hook"].endswith("cpu_platform.install")
-    assert options["_system_config"]["worker_niceness"] == 0  # 15 is Ray's: a busy machine would starve the run
+    # 15 is Ray's: a busy machine would starve the run
+    assert options["_system_config"]["worker_niceness"] == 0
 
 
 @pytest.mark.parametrize(("asked", "threads"), [("", "3"), ("5", "5")])
-def test_threads_are_as_many_as_the_cores_that_the_run_may_use(config, monkeypatch, asked, threads):
+def test_threads_are_as_many_as_the_cores_that_the_run_may_use(
+    config, monkeypatch, asked, threads
+):
     """A job, a container or `taskset` may give it fewer than the machine has; more threads than cores wait for each other. Who starts
     several runs on one machine, or a scheduler that shares its cores out, knows better."""
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
@@ -59,7 +67,9 @@ HOOKS = {"cpu": "cpu_platform.install", "cuda": "every_process.install"}
 
 
 @pytest.mark.parametrize("platform", HOOKS)
-def test_a_given_cluster_is_joined_with_nothing_but_the_environment(config, monkeypatch, platform):
+def test_a_given_cluster_is_joined_with_nothing_but_the_environment(
+    config, monkeypatch, platform
+):
     """Without the hook the processes of the CPU platform end with "No module named 'flash_attn'"."""
     monkeypatch.setenv("RAY_ADDRESS", "somewhere:6379")
     options = ray_options(config, platform)
@@ -85,18 +95,27 @@ def test_what_every_process_of_every_node_is_told(config, monkeypatch, address, 
     for name in ("VLLM_NO_USAGE_STATS", "HF_HUB_DISABLE_TELEMETRY", "DO_NOT_TRACK"):
         assert variables[name] == "1"
     assert variables["RAY_ENABLE_ZERO_COPY_TORCH_TENSORS"] == "1"
-    assert variables["VLLM_USE_RAY_V2_EXECUTOR_BACKEND"] == variables["VLLM_USE_V2_MODEL_RUNNER"] == "0"
+    assert (
+        variables["VLLM_USE_RAY_V2_EXECUTOR_BACKEND"]
+        == variables["VLLM_USE_V2_MODEL_RUNNER"]
+        == "0"
+    )
     assert variables.items() >= safe_pickles.ENVIRONMENT.items()
     assert of_this_machine()["RAY_USAGE_STATS_ENABLED"] == "0"
 
 
-def test_compiled_code_is_read_from_no_directory_that_another_user_can_make(config, monkeypatch):
+def test_compiled_code_is_read_from_no_directory_that_another_user_can_make(
+    config, monkeypatch
+):
     """torch's own place for it is in /tmp, by the user's name."""
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     found = ray_options(config, "cpu")["runtime_env"]["env_vars"]["TORCHINDUCTOR_CACHE_DIR"]
     assert found.startswith("/") and found.endswith("/.cache/torchinductor")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/scratch/mine")
-    assert ray_options(config, "cpu")["runtime_env"]["env_vars"]["TORCHINDUCTOR_CACHE_DIR"] == "/scratch/mine"
+    assert (
+        ray_options(config, "cpu")["runtime_env"]["env_vars"]["TORCHINDUCTOR_CACHE_DIR"]
+        == "/scratch/mine"
+    )
 
 
 def test_ray_takes_ranks_on_cpus_where_all_gpus_are_hidden(config, monkeypatch):
@@ -130,15 +149,20 @@ def test_a_policy_actor_on_gpus_gets_its_share_of_the_cores(config, monkeypatch)
     finally:
         torch.set_num_threads(threads)
     monkeypatch.delenv("OMP_NUM_THREADS")
-    with_critic = load_config("cpu_smoke", ["algo=ppo", "cluster.gpus_per_node=2"])  # which update at a time
-    assert ray_options(with_critic, "cuda")["runtime_env"]["env_vars"][environment.THREADS] == "4"
+    # which update at a time
+    with_critic = load_config("cpu_smoke", ["algo=ppo", "cluster.gpus_per_node=2"])
+    assert (
+        ray_options(with_critic, "cuda")["runtime_env"]["env_vars"][environment.THREADS] == "4"
+    )
     monkeypatch.setenv("OMP_NUM_THREADS", "3")  # a user's
     variables = ray_options(config, "cuda")["runtime_env"]["env_vars"]
     assert variables["OMP_NUM_THREADS"] == "3" and environment.THREADS not in variables
 
 
 def test_gpus_that_are_taken_end_the_start_and_nobody_asks_on_cpus(config, monkeypatch):
-    taken = [Gpu(str(index), f"GPU-{index}", 80 * 2**30, index * 40 * 2**30) for index in range(3)]
+    taken = [
+        Gpu(str(index), f"GPU-{index}", 80 * 2**30, index * 40 * 2**30) for index in range(3)
+    ]
     monkeypatch.setattr(start_checks, "gpus_of_this_machine", lambda: taken)
     assert gpu_warnings(config, platform="cpu") == []
     assert gpu_warnings(config, platform="cuda") == []  # Ray takes the first
@@ -146,7 +170,9 @@ def test_gpus_that_are_taken_end_the_start_and_nobody_asks_on_cpus(config, monke
     (sentence,) = gpu_warnings(config, platform="cuda")
     assert sentence.startswith("GPU 1 has 40.0 of 80.0 GiB free: ")
     config.cluster.vllm_gpu_memory_utilization = 0.6
-    with pytest.raises(ConfigError, match=r"GPU 1 has 40\.0 of 80\.0 GiB free, and an engine takes 48\.0 of it"):
+    with pytest.raises(
+        ConfigError, match=r"GPU 1 has 40\.0 of 80\.0 GiB free, and an engine takes 48\.0 of it"
+    ):
         gpu_warnings(config, platform="cuda")
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     assert gpu_warnings(config, platform="cuda") == []
@@ -160,7 +186,9 @@ def test_the_head_of_a_cluster_needs_no_gpu(config, monkeypatch):
     if torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
     config.cluster.device = "cuda"
-    with pytest.raises(ConfigError, match="cluster.device is cuda, but no CUDA device is visible here"):
+    with pytest.raises(
+        ConfigError, match="cluster.device is cuda, but no CUDA device is visible here"
+    ):
         platform_of(config)
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     assert platform_of(config) == "cuda"
@@ -173,11 +201,17 @@ def node(alive=True, **resources):
 def test_a_cluster_of_gpus_is_never_taken_for_cpus(config):
     head, h100 = node(), node(GPU=8.0, **{"accelerator_type:H100": 1.0})
     with pytest.raises(
-        ConfigError, match="no CUDA device .* but Ray's nodes have H100, and cluster.device is auto; use"
+        ConfigError,
+        match="no CUDA device .* but Ray's nodes have H100, and cluster.device is auto; use",
     ):
         check_devices([head, h100], config, "cpu")
     assert check_devices([head, node(GPU=1.0)], config, "cpu") == []  # bookkeeping, as on CPUs
-    assert check_devices([head, node(alive=False, **{"accelerator_type:H100": 1.0})], config, "cpu") == []
+    assert (
+        check_devices(
+            [head, node(alive=False, **{"accelerator_type:H100": 1.0})], config, "cpu"
+        )
+        == []
+    )
 
 
 def test_a_cluster_with_too_few_gpus_is_named(config):
@@ -192,7 +226,8 @@ def test_a_cluster_with_too_few_gpus_is_named(config):
 def test_several_nodes_without_a_cluster(config):
     config.cluster.num_nodes = 2
     with pytest.raises(
-        ConfigError, match="cluster.num_nodes is 2, but no Ray cluster is given; `r3 submit slurm` starts"
+        ConfigError,
+        match="cluster.num_nodes is 2, but no Ray cluster is given; `r3 submit slurm` starts",
     ):
         ray_options(config, "cuda")
 
@@ -203,10 +238,12 @@ def test_a_directory_for_temporary_files_without_room_for_sockets(config, monkey
     check_places(run, platform="cpu")
     monkeypatch.setenv("RAY_TMPDIR", "/" + "t" * MAX_BYTES)
     with pytest.raises(
-        ConfigError, match="/t*, has a path of 28 bytes, and Ray's sockets in it leave room for 27; set RAY_TMPDIR"
+        ConfigError,
+        match="/t*, has a path of 28 bytes, and Ray's sockets in it leave room for 27; set RAY_TMPDIR",
     ):
         check_places(run, platform="cpu")
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")  # that cluster's files are its own matter
+    # that cluster's files are its own matter
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     assert check_places(run, platform="cpu") == []
 
 
@@ -221,7 +258,8 @@ def test_heads_that_vllm_cannot_share_are_found_before_it_starts(tmp_path, confi
     Qwen2Config(num_attention_heads=28, num_key_value_heads=4).save_pretrained(tmp_path)
     config.cluster.vllm_tensor_parallel_size = 8
     with pytest.raises(
-        ConfigError, match="tensor_parallel_size is 8, but .* 28 attention heads, 4 for keys and values"
+        ConfigError,
+        match="tensor_parallel_size is 8, but .* 28 attention heads, 4 for keys and values",
     ):
         check_context(config, str(tmp_path))
     config.cluster.vllm_tensor_parallel_size = 4
@@ -230,7 +268,9 @@ def test_heads_that_vllm_cannot_share_are_found_before_it_starts(tmp_path, confi
 
 def test_a_dry_run_asks_the_table_where_the_model_is_on_the_hub():
     config = load_config("r3_7b_deepscaler_multinode", ["cluster.vllm_tensor_parallel_size=8"])
-    with pytest.raises(ConfigError, match="28 attention heads, 4 for keys and values.*use 1, 2, 4$"):
+    with pytest.raises(
+        ConfigError, match="28 attention heads, 4 for keys and values.*use 1, 2, 4$"
+    ):
         plan(config)
     platform, _, remarks, _ = plan(load_config("r3_7b_deepscaler_multinode", []))
     assert platform == "cuda" and remarks[0].startswith("Not checked: the chat template")
@@ -248,16 +288,36 @@ def test_what_only_experts_have_is_refused_without_them(tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "said"),
-    [("qwen3_5_text", "linear_attention"), ("qwen3_5", "linear_attention"), ("gemma3", "reads images"), ("gemma4", "reads images")]
-    + [("recurrent_gemma", "recurrent"), ("gemma3_text", None), ("gemma4_text", None), ("qwen3", None), ("olmo2", None)],
-)  # fmt: skip
+    [
+        ("qwen3_5_text", "linear_attention"),
+        ("qwen3_5", "linear_attention"),
+        ("gemma3", "reads images"),
+        ("gemma4", "reads images"),
+    ]
+    + [
+        ("recurrent_gemma", "recurrent"),
+        ("gemma3_text", None),
+        ("gemma4_text", None),
+        ("qwen3", None),
+        ("olmo2", None),
+    ],
+)
 def test_rows_are_packed_for_models_that_tell_them_apart(tmp_path, kind, said):
     """The others are trained row by row, with one warning; the user's configuration stays as it is."""
     AutoConfig.for_model(kind).save_pretrained(tmp_path)
-    settings = [f"model.path={tmp_path}", "cluster.device=cuda", "data.max_len=2048", "rollout.max_new_tokens=1024"]
+    settings = [
+        f"model.path={tmp_path}",
+        "cluster.device=cuda",
+        "data.max_len=2048",
+        "rollout.max_new_tokens=1024",
+    ]
     asked = load_config("r3_1p5b_deepscaler_8gpu", settings)
     _, words, notes, _ = plan(asked)
-    assert ("--ds.packing_samples" in words) == ("--train.dynamic_batch_enable" in words) == (said is None)
+    assert (
+        ("--ds.packing_samples" in words)
+        == ("--train.dynamic_batch_enable" in words)
+        == (said is None)
+    )
     for name in ("train", "rollout"):
         assert said is None or words[words.index(f"--{name}.micro_batch_size") + 1] == "1"
     warned = [note for note in notes if "a packed row would see the one before it" in note]
@@ -267,7 +327,13 @@ def test_rows_are_packed_for_models_that_tell_them_apart(tmp_path, kind, said):
 
 def test_packed_rows_of_a_linear_attention_see_each_other():
     """Why they are refused; where this fails, the installed transformers keeps packed rows apart."""
-    sizes = dict(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4)
+    sizes = dict(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+    )
     sizes |= dict.fromkeys(("head_dim", "linear_key_head_dim", "linear_value_head_dim"), 8)
     sizes |= dict(num_key_value_heads=2, linear_num_value_heads=4, linear_num_key_heads=2)
     torch.manual_seed(0)
@@ -277,7 +343,9 @@ def test_packed_rows_of_a_linear_attention_see_each_other():
     with torch.no_grad():
         alone = model(second, use_cache=False).logits
         positions = torch.cat([torch.arange(7), torch.arange(9)])[None]
-        packed = model(torch.cat([first, second], 1), position_ids=positions, use_cache=False).logits[:, 7:]
+        packed = model(
+            torch.cat([first, second], 1), position_ids=positions, use_cache=False
+        ).logits[:, 7:]
     assert (packed - alone).abs().max() > 1e-3
 
 
@@ -286,7 +354,11 @@ def test_packed_rows_of_a_linear_attention_see_each_other():
     [
         (79.1, [], None),
         (30, [], "the phase .* is expected to take .* GiB of a GPU, which has 30.0; use "),
-        (79.1, ["openrlhf.ds.tensor_parallel_size=2"], "memory was not checked: .*openrlhf.ds.tensor_parallel_size=2"),
+        (
+            79.1,
+            ["openrlhf.ds.tensor_parallel_size=2"],
+            "memory was not checked: .*openrlhf.ds.tensor_parallel_size=2",
+        ),
     ],
 )
 def test_a_start_on_cuda_asks_the_plan(monkeypatch, gib, settings, said):
@@ -294,11 +366,17 @@ def test_a_start_on_cuda_asks_the_plan(monkeypatch, gib, settings, said):
     seen = SimpleNamespace(name="a GPU", total_memory=int(gib * 2**30))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: seen)
-    config = load_config("r3_1p5b_deepscaler_8gpu", ["cluster.vllm_gpu_memory_utilization=0.6", *settings])
+    config = load_config(
+        "r3_1p5b_deepscaler_8gpu", ["cluster.vllm_gpu_memory_utilization=0.6", *settings]
+    )
     found = memory_warning(config, config.model.path, platform="cuda")
     assert found is None if said is None else re.search(said, found)
     seen.total_memory = 4 * 2**30
-    with contextlib.nullcontext() if settings else pytest.raises(ConfigError, match="this run does not fit"):
+    with (
+        contextlib.nullcontext()
+        if settings
+        else pytest.raises(ConfigError, match="this run does not fit")
+    ):
         memory_warning(config, config.model.path, platform="cuda")
     assert memory_warning(config, config.model.path, platform="cpu") is None
 
@@ -313,7 +391,8 @@ def test_a_second_start_on_a_run_directory_is_refused(tmp_path):
 
 
 def test_steps_of_a_run(config):
-    assert num_steps(config, SimpleNamespace(num_problems=30)) == 8  # 4 batches of 8, the last one short, twice
+    # 4 batches of 8, the last one short, twice
+    assert num_steps(config, SimpleNamespace(num_problems=30)) == 8
     config.train.max_steps = 5
     assert num_steps(config, SimpleNamespace(num_problems=30)) == 5
 

@@ -19,9 +19,9 @@ pytestmark = pytest.mark.stack
 def adapted(model, *, dtype=torch.bfloat16, targets="all-linear"):
     """A model with an adapter that is not zero."""
     torch.manual_seed(0)
-    found = Actor(model, attn_implementation="sdpa", lora_rank=4, lora_alpha=16, target_modules=targets).model.to(
-        dtype
-    )
+    found = Actor(
+        model, attn_implementation="sdpa", lora_rank=4, lora_alpha=16, target_modules=targets
+    ).model.to(dtype)
     for name, parameter in found.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.1)
@@ -31,10 +31,19 @@ def adapted(model, *, dtype=torch.bfloat16, targets="all-linear"):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_merged_weights_are_those_of_peft_and_the_trained_ones_stay(model, dtype):
     ours = adapted(model, dtype=dtype)
-    before = {name: (parameter.data_ptr(), parameter.data.clone()) for name, parameter in ours.named_parameters()}
+    before = {
+        name: (parameter.data_ptr(), parameter.data.clone())
+        for name, parameter in ours.named_parameters()
+    }
     merged = {name: parameter.data.clone() for name, parameter in lora.merged_parameters(ours)}
-    for name, parameter in ours.named_parameters():  # ZeRO's weights are views: another storage would never be trained
-        assert parameter.data_ptr() == before[name][0] and torch.equal(parameter.data, before[name][1]), name
+    # ZeRO's weights are views: another storage would never be trained
+    for (
+        name,
+        parameter,
+    ) in ours.named_parameters():
+        assert parameter.data_ptr() == before[name][0] and torch.equal(
+            parameter.data, before[name][1]
+        ), name
     expected = dict(copy.deepcopy(ours).merge_and_unload().named_parameters())
     assert list(merged) == list(expected)
     for name, weight in expected.items():
@@ -45,7 +54,10 @@ def test_merged_weights_are_those_of_peft_and_the_trained_ones_stay(model, dtype
 
 
 def test_an_adapter_on_something_else_than_a_linear_layer_is_refused(model):
-    with pytest.raises(TrainingStopped, match="names model.embed_tokens, a Embedding; LoRA is for linear layers here"):
+    with pytest.raises(
+        TrainingStopped,
+        match="names model.embed_tokens, a Embedding; LoRA is for linear layers here",
+    ):
         lora.check_layers(adapted(model, targets=["embed_tokens", "q_proj"]))
 
 
@@ -54,7 +66,10 @@ def test_an_adapter_on_a_head_that_is_the_embedding_too_is_refused(model, tmp_pa
     tied.config.tie_word_embeddings = True
     tied.tie_weights()
     tied.save_pretrained(tmp_path)
-    with pytest.raises(TrainingStopped, match="names lm_head, whose weight is another layer's too; leave it out"):
+    with pytest.raises(
+        TrainingStopped,
+        match="names lm_head, whose weight is another layer's too; leave it out",
+    ):
         lora.check_layers(adapted(str(tmp_path), targets=["lm_head"]))
 
 
@@ -63,9 +78,11 @@ def test_trained_sent_saved_and_resumed_on_two_ranks(tmp_path, model, stage):
     """Upstream's own sync under ZeRO 2 and 3: base names, merged values, nothing of the base trained. PEFT makes an adapter
     in float32; DeepSpeed takes it to bfloat16, but not under ZeRO 3."""
     found = run_ranks(tmp_path, model, target=rank_worker.adapted, ranks=2, stage=stage, lora=4)
-    assert {name for name in found["start"] if not torch.equal(found["start"][name], found["trained"][name])} == {
-        name for name in found["start"] if ".lora_" in name
-    }
+    assert {
+        name
+        for name in found["start"]
+        if not torch.equal(found["start"][name], found["trained"][name])
+    } == {name for name in found["start"] if ".lora_" in name}
     peft = adapted(model)
     for name, parameter in peft.named_parameters():
         parameter.data = found["trained"][name]
@@ -77,6 +94,8 @@ def test_trained_sent_saved_and_resumed_on_two_ranks(tmp_path, model, stage):
         assert torch.equal(found["resumed"][name], weight.data), name
         assert torch.equal(saved[name].data, weight.data), name
     plain = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
-    alone = PeftModel.from_pretrained(plain, tmp_path / "saved" / "adapter", autocast_adapter_dtype=stage == 3)
+    alone = PeftModel.from_pretrained(
+        plain, tmp_path / "saved" / "adapter", autocast_adapter_dtype=stage == 3
+    )
     for name, weight in alone.merge_and_unload().named_parameters():
         assert torch.equal(weight.data, expected[name].data), name

@@ -20,12 +20,17 @@ HELD_OUT = ("held_out.path=examples/data/gsm8k.jsonl", "held_out.every_steps=50"
 
 def commands(experiment, *settings):
     config = load_config(experiment, list(settings))
-    return [shlex.split(line) for line in next_commands(experiment, settings, config, last_step=8)]
+    return [
+        shlex.split(line) for line in next_commands(experiment, settings, config, last_step=8)
+    ]
 
 
 def test_the_first_one_opens_a_browser():
     view, show, *_ = commands("cpu_smoke", "run_dir=runs/my run")
-    assert (view, show) == (["r3", "view", "runs/my run"], ["r3", "show", "runs/my run", "--step", "8"])
+    assert (view, show) == (
+        ["r3", "view", "runs/my run"],
+        ["r3", "show", "runs/my run", "--step", "8"],
+    )
 
 
 def test_without_held_out_problems_no_pair_is_suggested_that_could_not_be_compared():
@@ -33,10 +38,24 @@ def test_without_held_out_problems_no_pair_is_suggested_that_could_not_be_compar
 
 
 def test_the_pair_keeps_data_and_reward_and_drops_what_belongs_to_the_arm(tmp_path):
-    settings = (*OWN, *HELD_OUT, "replay.k=4", "train.seed=3", "train.learning_rate=1e-5", f"run_dir={tmp_path}/mine")
+    settings = (
+        *OWN,
+        *HELD_OUT,
+        "replay.k=4",
+        "train.seed=3",
+        "train.learning_rate=1e-5",
+        f"run_dir={tmp_path}/mine",
+    )
     *_, train, compare_them = commands("cpu_smoke", *settings)
     kept = [one for one in settings if not one.startswith(("replay.", "run_dir="))]
-    assert train == ["r3", "train", "experiment=cpu_smoke", "algo=grpo", *kept, f"run_dir={tmp_path}/mine_grpo"]
+    assert train == [
+        "r3",
+        "train",
+        "experiment=cpu_smoke",
+        "algo=grpo",
+        *kept,
+        f"run_dir={tmp_path}/mine_grpo",
+    ]
     assert compare_them == ["r3", "compare", f"{tmp_path}/mine", f"{tmp_path}/mine_grpo"]
     experiment, others = split_settings(train[2:], command="train")
     assert load_config(experiment, others).algo == "grpo"

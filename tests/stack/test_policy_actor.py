@@ -16,14 +16,25 @@ pytestmark = pytest.mark.stack
 @pytest.mark.parametrize("packing", [False, True])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_logprobs_and_entropy_are_upstreams(model, rows, packing, temperature):
-    actor = Actor(model, attn_implementation="flash_attention_2", packing_samples=packing, temperature=temperature)
+    actor = Actor(
+        model,
+        attn_implementation="flash_attention_2",
+        packing_samples=packing,
+        temperature=temperature,
+    )
     actor.eval()
     mask = rows.action_mask.bool()
     with torch.no_grad():
         expected, output = actor(
-            rows.sequences, rows.action_mask, rows.attention_mask, return_output=True, return_entropy=True
+            rows.sequences,
+            rows.action_mask,
+            rows.attention_mask,
+            return_output=True,
+            return_entropy=True,
         )
-        logprobs, entropy, _ = logprobs_and_entropy(actor, rows.sequences, rows.action_mask, rows.attention_mask)
+        logprobs, entropy, _ = logprobs_and_entropy(
+            actor, rows.sequences, rows.action_mask, rows.attention_mask
+        )
     torch.testing.assert_close(logprobs, expected)
     torch.testing.assert_close(entropy[mask], output.entropy[mask], rtol=1e-4, atol=1e-4)
 
@@ -45,13 +56,20 @@ def test_entropy_of_the_rows_that_asked(model, rows):
     assert none == {} and set(tokens) == {1, 4}
     with torch.no_grad():
         _, output = policy.actor(
-            rows.sequences, rows.action_mask, rows.attention_mask, return_output=True, return_entropy=True
+            rows.sequences,
+            rows.action_mask,
+            rows.attention_mask,
+            return_output=True,
+            return_entropy=True,
         )
     for row in (1, 4):
         values = output.entropy[row][rows.action_mask[row].bool()]
-        assert asked[row].tolist() == pytest.approx(entropy_statistics(values, peak_fraction=0.25), abs=1e-4)
+        assert asked[row].tolist() == pytest.approx(
+            entropy_statistics(values, peak_fraction=0.25), abs=1e-4
+        )
         assert tokens[row].dtype == np.float16
-        assert tokens[row].tolist() == pytest.approx(values.tolist(), rel=1e-3, abs=1e-4)  # half precision
+        # half precision
+        assert tokens[row].tolist() == pytest.approx(values.tolist(), rel=1e-3, abs=1e-4)
     assert policy.pop_entropy() == []
 
 
@@ -80,7 +98,9 @@ def test_the_buffer_hands_out_every_row_once_in_its_window(packing):
     order = [id(item) for item in items]
     count = buffer.lay_out(windows=2, micro_batch_size=3, seed=None)
     given = [[id(item) for item in buffer[i]] for i in range(len(buffer))]
-    assert len(given) == 2 * count and {len(sum(window, [])) for window in (given[:count], given[count:])} == {5}
+    assert len(given) == 2 * count and {
+        len(sum(window, [])) for window in (given[:count], given[count:])
+    } == {5}
     assert sum(given, []) == order
     assert [len(batch) for batch in given] == [3, 2, 3, 2]
     with pytest.raises(ValueError, match="10 rows on this rank do not make 3 equal windows"):

@@ -31,8 +31,16 @@ SETTINGS = tomllib.loads(Path(__file__).with_name("tables.toml").read_text())["r
 def reward_model(tmp_path_factory):
     """The example, as its page starts it: the address of its reward model."""
     port = free_port()
-    command = [sys.executable, "examples/reward_model.py", tmp_path_factory.mktemp("rm"), "--port", str(port)]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as server:
+    command = [
+        sys.executable,
+        "examples/reward_model.py",
+        tmp_path_factory.mktemp("rm"),
+        "--port",
+        str(port),
+    ]
+    with subprocess.Popen(
+        command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as server:
         said = []
         for line in server.stderr:
             said.append(line)
@@ -51,7 +59,10 @@ def resumed(tmp_path_factory, reward_model):
     with Run(run_dir, *settings, held_in=3) as run:
         events = run_dir / "events.jsonl"
         run.wait_until(
-            lambda: events.is_file() and events.read_text().endswith('"weights to the engine", "step": 3}\n')
+            lambda: (
+                events.is_file()
+                and events.read_text().endswith('"weights to the engine", "step": 3}\n')
+            )
         )
         os.killpg(run.process.pid, signal.SIGINT)
         for line in run.process.stderr:
@@ -76,7 +87,13 @@ def updates(folder):
 def test_policy_and_critic_are_trained_stopped_and_continue(resumed):
     metrics = lines(resumed / "metrics.jsonl")
     assert [step["step"] for step in metrics] == [1, 2, 3, 4]
-    assert ["loss" in step for step in metrics] == [False, True, True, True]  # the critic alone in step 1
+    # the critic alone in step 1
+    assert ["loss" in step for step in metrics] == [
+        False,
+        True,
+        True,
+        True,
+    ]
     for step in metrics:
         assert all(math.isfinite(value) for value in step.values())
         assert step["critic_loss"] > 0 and step["critic_grad_norm"] > 0 and step["values"] != 0
@@ -88,11 +105,17 @@ def test_policy_and_critic_are_trained_stopped_and_continue(resumed):
         tokens = [(row["advantage"], row["num_tokens"] - row["prefix_tokens"]) for row in mine]
         assert len(set(tokens)) > 8  # equal responses have equal values
         # GAE's advantages are normalised over the step's tokens
-        assert sum(a * n for a, n in tokens) / sum(n for _, n in tokens) == pytest.approx(0, abs=1e-3)
-    assert len({row["outcome_reward"] for row in rows}) > 16 and min(row["outcome_reward"] for row in rows) < 0
+        assert sum(a * n for a, n in tokens) / sum(n for _, n in tokens) == pytest.approx(
+            0, abs=1e-3
+        )
+    assert (
+        len({row["outcome_reward"] for row in rows}) > 16
+        and min(row["outcome_reward"] for row in rows) < 0
+    )
     assert {row["verdict"] == "correct" for row in rows if row["outcome_reward"] < 0} == {False}
     checkpoints = resumed / "checkpoints"
-    assert updates(checkpoints / "_critic" / "global_step4") == 4  # short batches are updates of their own
+    # short batches are updates of their own
+    assert updates(checkpoints / "_critic" / "global_step4") == 4
     assert updates(checkpoints / "_actor" / "global_step4") == 3
 
 
@@ -103,47 +126,75 @@ def test_groups_start_from_states_that_the_critic_chose(resumed):
     cuts = {}
     for line in metrics:
         mine = [row for row in rows if row["step"] == line["step"]]
-        states = {(row["uid"], row["prefix_state"]) for row in mine if row["context"] == "prefix"}
+        states = {
+            (row["uid"], row["prefix_state"]) for row in mine if row["context"] == "prefix"
+        }
         plain = {row["uid"] for row in mine if row["context"] == "plain"}
-        assert len(mine) == 8 * (len(states) + len(plain)) and len(states) == line["r3/rrl/continued"] <= 2
+        assert (
+            len(mine) == 8 * (len(states) + len(plain))
+            and len(states) == line["r3/rrl/continued"] <= 2
+        )
         assert {uid for uid, _ in states} <= {uid for uid, _ in cuts}  # cut in an earlier step
-        assert line["generated_tokens"] == sum(row["num_tokens"] - row["prefix_tokens"] for row in mine)
+        assert line["generated_tokens"] == sum(
+            row["num_tokens"] - row["prefix_tokens"] for row in mine
+        )
         solved = {row["uid"] for row in mine if row["verdict"] == "correct"}
         cut = [row for row in mine if row["cut_tokens"] is not None]
         assert len({row["uid"] for row in cut}) == len(cut) > 0  # one of each problem
         for row in cut:
             assert row["verdict"] == "wrong" and row["uid"] not in solved
-            assert row["prefix_tokens"] < row["cut_tokens"] < row["num_tokens"] and math.isfinite(row["cut_value"])
+            assert row["prefix_tokens"] < row["cut_tokens"] < row[
+                "num_tokens"
+            ] and math.isfinite(row["cut_value"])
             cuts[row["uid"], row["cut_state"]] = row["cut_tokens"]
         for row in mine:  # after failures from an earlier place
-            longest = max((length for (uid, _), length in cuts.items() if uid == row["uid"]), default=0)
-            assert row["prefix_tokens"] == cuts.get((row["uid"], row["prefix_state"]), row["prefix_tokens"]) <= longest
+            longest = max(
+                (length for (uid, _), length in cuts.items() if uid == row["uid"]), default=0
+            )
+            assert (
+                row["prefix_tokens"]
+                == cuts.get((row["uid"], row["prefix_state"]), row["prefix_tokens"])
+                <= longest
+            )
             assert row["prefix_tokens"] <= 12  # half of the limit
     with HistoryStore.open(resumed / "history.sqlite", writer=False) as history:
         for uid in {row["uid"] for row in rows}:
             graded = [
-                row for row in rows if row["uid"] == uid and row["prefix_tokens"] and row["verdict"] != "ungraded"
+                row
+                for row in rows
+                if row["uid"] == uid and row["prefix_tokens"] and row["verdict"] != "ungraded"
             ]
             known = [one for (of, _), one in history.continuations().items() if of == uid]
             assert sum(tries for tries, _ in known) == len(graded)
-            assert sum(right for _, right in known) == sum(row["verdict"] == "correct" for row in graded)
+            assert sum(right for _, right in known) == sum(
+                row["verdict"] == "correct" for row in graded
+            )
     assert verify(resumed / "history.sqlite").findings == []
 
 
-def test_an_engine_without_the_adapter_would_have_been_noticed_and_the_final_model_has_it(resumed):
+def test_an_engine_without_the_adapter_would_have_been_noticed_and_the_final_model_has_it(
+    resumed,
+):
     """On tokens that nobody sampled: the log-probs of the base model's own responses are far from those of the final model.
     The test above would see that distance, and it sees less than 0.02 nats. The base stayed as it was."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
     base, final = (
-        AutoModelForCausalLM.from_pretrained(path) for path in (resolve_model("tiny"), resumed / "final_model")
+        AutoModelForCausalLM.from_pretrained(path)
+        for path in (resolve_model("tiny"), resumed / "final_model")
     )
-    ids = torch.randint(base.config.vocab_size, (1, 500), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(
+        base.config.vocab_size, (1, 500), generator=torch.Generator().manual_seed(0)
+    )
     with torch.no_grad():
-        of_base, of_final = (model(ids).logits.float().log_softmax(-1) for model in (base, final))
+        of_base, of_final = (
+            model(ids).logits.float().log_softmax(-1) for model in (base, final)
+        )
     assert (of_base.exp() * (of_base - of_final).abs()).sum(-1).mean() > 0.1
-    adapted = PeftModel.from_pretrained(base, resumed / "final_model" / "adapter", autocast_adapter_dtype=False)
+    adapted = PeftModel.from_pretrained(
+        base, resumed / "final_model" / "adapter", autocast_adapter_dtype=False
+    )
     saved = dict(final.named_parameters())
     for name, weight in adapted.merge_and_unload().named_parameters():
         assert torch.equal(weight.data, saved[name].data), name

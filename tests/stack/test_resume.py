@@ -27,7 +27,16 @@ from r3_openrlhf.problems.sources import Label
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.runs import checkpoint_record
 from r3_openrlhf.stack.phases import Phase
-from tests.recordings import counts, lines, playback_of, recorded, recorded_counts, rollouts_of, settings_of, story
+from tests.recordings import (
+    counts,
+    lines,
+    playback_of,
+    recorded,
+    recorded_counts,
+    rollouts_of,
+    settings_of,
+    story,
+)
 from tests.rewards.graders import graded
 from tests.rewards.server.service import Service
 from tests.stack.test_weights import assert_same_weights
@@ -77,7 +86,9 @@ def resumed(tmp_path_factory, disk):
         assert done.returncode == 85, run.story(done.stderr)
         found = re.search(r"preempted at step (\d+), saved \(signal SIGTERM\)", done.stderr)
         assert found and int(found[1]) == run.steps_done()
-        assert (run_dir / "checkpoints" / "_actor" / "latest").read_text() == f"global_step{found[1]}"
+        assert (
+            run_dir / "checkpoints" / "_actor" / "latest"
+        ).read_text() == f"global_step{found[1]}"
         assert not (run_dir / "final_model").exists()
     shutil.copytree(run_dir, run_dir.with_name("preempted"))
     if disk is not None:
@@ -92,7 +103,8 @@ def resumed(tmp_path_factory, disk):
     for _ in range(KILLS):
         with Run(run_dir, *settings_of("r3"), environment=playback_of("r3")) as run:
             run.wait_for_step(min(7, run.steps_done() + draw.randint(1, 2)))
-            with contextlib.suppress(subprocess.TimeoutExpired):  # anywhere inside a step or a checkpoint
+            # anywhere inside a step or a checkpoint
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 run.process.wait(timeout=draw.uniform(0, 0.5))
     train(run_dir, *settings_of("r3"), environment=playback_of("r3"))
     return run_dir
@@ -102,7 +114,9 @@ def test_killed_preempted_and_resumed_is_the_same_run(resumed):
     about = recorded("r3")[1]
     assert story(resumed) == about["story"]
     assert counts(resumed) == recorded_counts("r3")
-    verified = subprocess.run([R3, "history", "verify", str(resumed)], capture_output=True, text=True)
+    verified = subprocess.run(
+        [R3, "history", "verify", str(resumed)], capture_output=True, text=True
+    )
     assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
@@ -135,7 +149,9 @@ def test_what_was_sampled_is_told_from_what_was_trained(resumed):
     """fresh/ from the step's Parquet file; OpenRLHF's score is a mean over micro-batches of the trained rows."""
     differing = 0
     for step in lines(resumed / "metrics.jsonl"):
-        table = pyarrow.parquet.read_table(resumed / "rollouts" / f"step_{step['step']:06d}.parquet").to_pandas()
+        table = pyarrow.parquet.read_table(
+            resumed / "rollouts" / f"step_{step['step']:06d}.parquet"
+        ).to_pandas()
         fresh = table[table.recalled_from.isna()]
         graded = fresh[fresh.verdict != "ungraded"]
         expected = {
@@ -145,7 +161,9 @@ def test_what_was_sampled_is_told_from_what_was_trained(resumed):
             "response_length": fresh.num_tokens.mean(),
             "truncated": fresh.truncated.mean(),
         }
-        assert {name: step[f"fresh/{name}"] for name in expected} == pytest.approx(expected, abs=1e-9)
+        assert {name: step[f"fresh/{name}"] for name in expected} == pytest.approx(
+            expected, abs=1e-9
+        )
         differing += step["score"] != pytest.approx(step["fresh/score"], abs=1e-6)
     assert differing
 
@@ -167,18 +185,28 @@ def wait_for_a_caller(port):
 def grade_again(rows, run_dir):
     """The grades of the rows' texts, by local worker processes."""
     labels = {
-        label.uid: label for label in (Label.from_json(row["label"]) for row in lines(run_dir / "data/problems.jsonl"))
+        label.uid: label
+        for label in (
+            Label.from_json(row["label"]) for row in lines(run_dir / "data/problems.jsonl")
+        )
     }
 
     requests = [
-        GradeRequest.about(labels[row["uid"]], row["text"], num_tokens=row["num_tokens"], truncated=row["truncated"])
+        GradeRequest.about(
+            labels[row["uid"]],
+            row["text"],
+            num_tokens=row["num_tokens"],
+            truncated=row["truncated"],
+        )
         for row in rows
     ]
     return graded(RewardConfig(length_reward_max_tokens=48), requests)
 
 
 def step_saved(run_dir):
-    return checkpoint_record.read(checkpoint_record.newest(run_dir / "checkpoints")).history.step
+    return checkpoint_record.read(
+        checkpoint_record.newest(run_dir / "checkpoints")
+    ).history.step
 
 
 @pytest.fixture(scope="module")
@@ -193,14 +221,22 @@ def served(resumed):
         lost.unlink()
     refused = train(run_dir, *settings_of("r3"), environment=playback_of("r3"), code=1)
     assert not (run_dir / "history.sqlite").exists()
-    service = Service("--workers", "1", port=free_port(), token=TOKEN)  # which nobody takes while it is gone
+    # which nobody takes while it is gone
+    service = Service("--workers", "1", port=free_port(), token=TOKEN)
     try:
         # its processes start with an item
-        assert httpx.get(service.url + "/ready", headers=service.headers, timeout=LIMIT_S).status_code == 200
+        assert (
+            httpx.get(
+                service.url + "/ready", headers=service.headers, timeout=LIMIT_S
+            ).status_code
+            == 200
+        )
         settings = ("checkpoint.force=true", "checkpoint.save_steps=1")
         settings += (f"reward.urls=[{service.url}]", "reward.deadline_s=120")
         environment = playback_of("r3") | {"R3_REWARD_TOKEN": TOKEN}
-        with Run(run_dir, *settings_of("r3"), *settings, environment=environment, held_in=1) as run:
+        with Run(
+            run_dir, *settings_of("r3"), *settings, environment=environment, held_in=1
+        ) as run:
             run.wait_until(lambda: (Phase.SYNC, saved + 1) in phases_of(run_dir))
             service.kill()
             run.open()
@@ -218,29 +254,45 @@ def served(resumed):
 def test_a_run_whose_history_is_gone_stops_with_a_sentence(served):
     """Without the flag nothing starts; with it the run goes on, and its next checkpoint is a witness of the new store."""
     run_dir, saved, refused, *_ = served
-    assert f"history.sqlite is not the history of the checkpoint of step {saved}" in refused.stderr
+    assert (
+        f"history.sqlite is not the history of the checkpoint of step {saved}" in refused.stderr
+    )
     assert "Traceback" not in refused.stderr
     steps = [step["step"] for step in lines(run_dir / "metrics.jsonl")]
     assert steps == list(range(1, len(steps) + 1)) and len(steps) >= saved + 1
     assert step_saved(run_dir) > saved
-    verified = subprocess.run([R3, "history", "verify", str(run_dir)], capture_output=True, text=True)
+    verified = subprocess.run(
+        [R3, "history", "verify", str(run_dir)], capture_output=True, text=True
+    )
     assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
 def test_the_service_is_killed_and_comes_back_and_no_reward_is_lost(served):
     run_dir, saved, *_ = served
-    (metrics,) = [line for line in lines(run_dir / "metrics.jsonl") if line["step"] == saved + 1]
+    (metrics,) = [
+        line for line in lines(run_dir / "metrics.jsonl") if line["step"] == saved + 1
+    ]
     assert metrics["r3/grading/ungraded"] == 0
-    fresh = [row for row in rollouts_of(run_dir) if row["recalled_from"] is None and row["step"] == saved + 1]
+    fresh = [
+        row
+        for row in rollouts_of(run_dir)
+        if row["recalled_from"] is None and row["step"] == saved + 1
+    ]
     again = grade_again(fresh, run_dir)
-    assert [(row["verdict"], row["reason"]) for row in fresh] == [(g.verdict.value, g.reason) for g in again]
-    assert [row["outcome_reward"] for row in fresh] == pytest.approx([grade.reward for grade in again])
+    assert [(row["verdict"], row["reason"]) for row in fresh] == [
+        (g.verdict.value, g.reason) for g in again
+    ]
+    assert [row["outcome_reward"] for row in fresh] == pytest.approx(
+        [grade.reward for grade in again]
+    )
     assert {row["verdict"] for row in fresh} == {"correct", "wrong"}
 
 
 def test_a_service_that_stays_away_stops_the_run_with_a_sentence(served):
     run_dir, _, _, run, done = served
     assert done.returncode == 1, run.story(done.stderr)
-    assert "reward.max_ungraded_rate" in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert "reward.max_ungraded_rate" in done.stderr and "Traceback" not in done.stderr, (
+        done.stderr
+    )
     reasons = {row["reason"] for row in rollouts_of(run_dir)}
     assert reasons <= {"correct", "wrong", "no_answer", "unreadable"}

@@ -34,13 +34,17 @@ pytestmark = pytest.mark.stack
 K = 2
 LABEL = Label(uid="u1", problem="1+1", references=["2"], task="exact").to_json()
 # Three tokens, k = 2: the sampled token first, then the most likely ones.
-LOGPROBS_TK = np.log(np.array([[0.5, 0.5, 0.25], [0.25, 0.5, 0.25], [0.125, 0.5, 0.25]], dtype=np.float32))
+LOGPROBS_TK = np.log(
+    np.array([[0.5, 0.5, 0.25], [0.25, 0.5, 0.25], [0.125, 0.5, 0.25]], dtype=np.float32)
+)
 
 
 def engine_request():
     """A request as vLLM's output processor starts it, without detokenising."""
     params = SamplingParams(logprobs=K, flat_logprobs=True, detokenize=False)
-    return engine_logprobs.LogprobsProcessor.from_new_request(None, SimpleNamespace(sampling_params=params))
+    return engine_logprobs.LogprobsProcessor.from_new_request(
+        None, SimpleNamespace(sampling_params=params)
+    )
 
 
 def filled(processor):
@@ -65,7 +69,9 @@ class Engine:
         assert (params.logprobs, params.flat_logprobs, params.detokenize) == (K, True, False)
         assert params.output_kind is RequestOutputKind.FINAL_ONLY  # not one output per token
         processor = engine_request()
-        completion = SimpleNamespace(token_ids=[70, 71, 72], logprobs=filled(processor), finish_reason="length")
+        completion = SimpleNamespace(
+            token_ids=[70, 71, 72], logprobs=filled(processor), finish_reason="length"
+        )
         return SimpleNamespace(outputs=[completion])
 
 
@@ -99,8 +105,17 @@ def test_a_continuation_may_end_at_once(executor, byte_tokenizer):
     label = replace(Label.from_json(LABEL), prefix=[50, 51]).to_json()
     params = SamplingParams(max_tokens=5, min_tokens=1, logprobs=None)
     made = asyncio.run(executor.execute("ab", label, params, 16, byte_tokenizer, engine))
-    assert (engine.params.min_tokens, engine.params.max_tokens) == (0, 3) and params.min_tokens == 1
-    assert made["action_ranges"] == [(4, 7)] and made["observation_tokens"].tolist()[2:] == [50, 51, 70, 71, 72]
+    assert (engine.params.min_tokens, engine.params.max_tokens) == (
+        0,
+        3,
+    ) and params.min_tokens == 1
+    assert made["action_ranges"] == [(4, 7)] and made["observation_tokens"].tolist()[2:] == [
+        50,
+        51,
+        70,
+        71,
+        72,
+    ]
 
 
 @pytest.mark.parametrize("num_samples", [1, 4])
@@ -108,8 +123,14 @@ def test_a_function_of_a_group_gets_the_responses_to_one_prompt(
     num_samples, in_a_job, byte_tokenizer, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(rollout_executor, "TOP_LOGPROBS", K)
-    (tmp_path / "own.py").write_text("def places(responses):\n    return list(range(len(responses)))\n")
-    in_a_job(load_config("cpu_smoke", ["run_dir=unused", f"reward.function={tmp_path}/own.py:places"]))
+    (tmp_path / "own.py").write_text(
+        "def places(responses):\n    return list(range(len(responses)))\n"
+    )
+    in_a_job(
+        load_config(
+            "cpu_smoke", ["run_dir=unused", f"reward.function={tmp_path}/own.py:places"]
+        )
+    )
     executor = AgentExecutor()
     actor = SimpleNamespace(executor=executor, generate=Engine().generate, llm=Engine.llm)
     ask = R3RolloutActor.generate_responses(
@@ -118,19 +139,33 @@ def test_a_function_of_a_group_gets_the_responses_to_one_prompt(
     responses = asyncio.run(ask)
     executor.grader.close()
     assert [response["reward"] for response in responses] == list(range(num_samples))
-    assert all(response["r3"]["grade"].reward == response["scores"] == response["reward"] for response in responses)
+    assert all(
+        response["r3"]["grade"].reward == response["scores"] == response["reward"]
+        for response in responses
+    )
 
 
 def test_the_record_of_a_response(response):
     rollout = rollout_from_response(response, context=Context.PLAIN, step=4, epoch=2)
-    assert (rollout.uid, rollout.policy_step, rollout.epoch, rollout.truncated) == ("u1", 4, 2, True)
+    assert (rollout.uid, rollout.policy_step, rollout.epoch, rollout.truncated) == (
+        "u1",
+        4,
+        2,
+        True,
+    )
     assert (len(rollout.prompt_ids), rollout.response_ids.tolist()) == (2, [70, 71, 72])
-    assert rollout.response_ids.dtype == np.int32 and rollout.response_logprobs.dtype == np.float32
+    assert (
+        rollout.response_ids.dtype == np.int32 and rollout.response_logprobs.dtype == np.float32
+    )
     assert rollout.response_logprobs.tolist() == LOGPROBS_TK[:, 0].tolist()
     # p = .5, .25 and a tail of .25: .75 ln 2 + .25 ln 4 without the tail's own part, .25 ln 4 and .25 ln(98 / .25) with it
     head = 0.5 * np.log(2) + 0.25 * np.log(4)
-    assert rollout.entropy_bounds.global_lower == pytest.approx(head + 0.25 * np.log(4), rel=1e-5)
-    assert rollout.entropy_bounds.global_upper == pytest.approx(head + 0.25 * np.log(98 / 0.25), rel=1e-5)
+    assert rollout.entropy_bounds.global_lower == pytest.approx(
+        head + 0.25 * np.log(4), rel=1e-5
+    )
+    assert rollout.entropy_bounds.global_upper == pytest.approx(
+        head + 0.25 * np.log(98 / 0.25), rel=1e-5
+    )
 
 
 def crossed(response):
@@ -157,11 +192,21 @@ def test_upstream_makes_the_same_tensors_of_arrays_as_of_lists(response):
     generator = SamplesGenerator(SimpleNamespace(args=None), None, None, None, [])
     as_lists = dict(response)
     for key in ("observation_tokens", "rollout_log_probs"):
-        assert response[key].dtype == {"observation_tokens": np.int32, "rollout_log_probs": np.float32}[key]
+        assert (
+            response[key].dtype
+            == {"observation_tokens": np.int32, "rollout_log_probs": np.float32}[key]
+        )
         as_lists[key] = response[key].tolist()
     arrays = generator._process_response_into_experience(crossed(response), max_len=16)
     lists = generator._process_response_into_experience(as_lists, max_len=16)
-    for name in ("sequences", "attention_mask", "action_mask", "rollout_log_probs", "response_length", "truncated"):
+    for name in (
+        "sequences",
+        "attention_mask",
+        "action_mask",
+        "rollout_log_probs",
+        "response_length",
+        "truncated",
+    ):
         one, other = getattr(arrays, name), getattr(lists, name)
         assert one.dtype == other.dtype and one.tolist() == other.tolist(), name
 
@@ -179,8 +224,12 @@ def test_returns_are_upstream_s(rows, positions, seed):
 def test_the_gap_is_over_the_responses_of_fresh_rows_alone():
     experience = Experience(
         action_mask=torch.tensor([[0, 1, 1, 0], [0, 1, 1, 1], [1, 1, 1, 1]]),
-        action_log_probs=torch.tensor([[9.0, -1.0, -2.0, 9.0], [0.0, -1.0, -1.0, -1.0], [0.0, 0.0, 0.0, 0.0]]),
-        rollout_log_probs=torch.tensor([[float("nan"), -1.5, -1.0, 0.0], [0.0, -1.0, -1.0, -1.0], [8.0] * 4]),
+        action_log_probs=torch.tensor(
+            [[9.0, -1.0, -2.0, 9.0], [0.0, -1.0, -1.0, -1.0], [0.0, 0.0, 0.0, 0.0]]
+        ),
+        rollout_log_probs=torch.tensor(
+            [[float("nan"), -1.5, -1.0, 0.0], [0.0, -1.0, -1.0, -1.0], [8.0] * 4]
+        ),
         index=[0, 1, 2],
     )
     # |-1 + 1.5| + |-2 + 1| over the two tokens of row 0, no difference in row 1; row 2 was recalled

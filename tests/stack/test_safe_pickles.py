@@ -36,20 +36,40 @@ engine.load(sys.argv[1] + "/bad.pt")
 
 @pytest.mark.parametrize("with_environment", [True, False], ids=["a run", "without"])
 def test_a_checkpoint_runs_no_code(tmp_path, with_environment):
-    surroundings = {**os.environ, "DS_ACCELERATOR": "cpu", **(ENVIRONMENT if with_environment else {})}
+    surroundings = {
+        **os.environ,
+        "DS_ACCELERATOR": "cpu",
+        **(ENVIRONMENT if with_environment else {}),
+    }
     done = subprocess.run(
-        [sys.executable, "-c", CODE, str(tmp_path)], env=surroundings, capture_output=True, text=True
+        [sys.executable, "-c", CODE, str(tmp_path)],
+        env=surroundings,
+        capture_output=True,
+        text=True,
     )
     if with_environment:
-        assert done.returncode == 1 and "mkdir" in done.stderr.splitlines()[-1] + done.stderr, done.stderr
+        assert done.returncode == 1 and "mkdir" in done.stderr.splitlines()[-1] + done.stderr, (
+            done.stderr
+        )
         assert not (tmp_path / "ran").exists()
     else:  # the attack is real
         assert (tmp_path / "ran").exists(), done.stderr
 
 
 def test_a_dry_run_leaves_no_directory_of_compiled_code_in_tmp(tmp_path):
-    environment = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
-    command = [Path(sys.executable).with_name("r3"), "train", "experiment=cpu_smoke", "--dry-run"]
-    environment |= {"TMPDIR": str(tmp_path), "RAY_TMPDIR": "/tmp"}  # pytest's path has no room for Ray's sockets
+    environment = {
+        name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"
+    }
+    command = [
+        Path(sys.executable).with_name("r3"),
+        "train",
+        "experiment=cpu_smoke",
+        "--dry-run",
+    ]
+    # pytest's path has no room for Ray's sockets
+    environment |= {
+        "TMPDIR": str(tmp_path),
+        "RAY_TMPDIR": "/tmp",
+    }
     subprocess.run(command, env=environment, check=True, capture_output=True)
     assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,9 @@ from tests.method.history.samples import make_rollout
 
 def rollout(logprobs, **found):
     return replace(
-        make_rollout(ids=range(len(logprobs))), response_logprobs=np.array(logprobs, dtype=np.float32), **found
+        make_rollout(ids=range(len(logprobs))),
+        response_logprobs=np.array(logprobs, dtype=np.float32),
+        **found,
     )
 
 
@@ -39,10 +41,15 @@ def test_the_entropy_of_a_step_by_hand():
             "r3/entropy/ranked_global": 1.0,
         }
     )
-    assert fresh_metrics(rows)["fresh/entropy"] == 2.0 and fresh_metrics([])["fresh/entropy"] == 0.0
+    assert (
+        fresh_metrics(rows)["fresh/entropy"] == 2.0
+        and fresh_metrics([])["fresh/entropy"] == 0.0
+    )
     assert entropy_metrics([rollout([-1, -2])]) == entropy_metrics([]) == {}
 
 
 def test_what_a_reward_function_returned_beside_its_reward_becomes_metrics():
     extras = {"format": 1.0, "by": "a judge"}, {"format": 0.0}, {"error": "no"}
-    assert extra_metrics([rollout([-1], extras=one) for one in extras]) == {"r3/reward/format": 0.5}
+    assert extra_metrics([rollout([-1], extras=one) for one in extras]) == {
+        "r3/reward/format": 0.5
+    }

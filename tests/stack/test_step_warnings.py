@@ -48,7 +48,10 @@ def test_each_trouble_has_its_sentence():
 
 def test_the_sentence_says_what_the_function_said():
     error = "odd: LookupError: no such word (my_rewards.py, line 22)"
-    mine = [rollout(U, reason="raised LookupError", error=error)] * 2 + [rollout(U, reason="timeout"), rollout(C)]
+    mine = [rollout(U, reason="raised LookupError", error=error)] * 2 + [
+        rollout(U, reason="timeout"),
+        rollout(C),
+    ]
     assert early_warnings(mine, step=2)["ungraded"] == (
         f"step 2: 3 of 4 responses could not be graded: raised LookupError (2), timeout (1); {error}"
     )
@@ -112,19 +115,29 @@ def test_a_sleeping_engine_that_keeps_more_and_more_is_named_at_once():
 
 
 def test_a_number_that_is_missing_now_is_no_collapse():
-    lines = [{"step": step, "r3/entropy/estimate": 1.0, "truncated_rate": 0.1} for step in range(1, 11)]
+    lines = [
+        {"step": step, "r3/entropy/estimate": 1.0, "truncated_rate": 0.1}
+        for step in range(1, 11)
+    ]
     lines += [{"step": step} for step in range(11, 31)]
     assert trend_warnings(lines) == {}
 
 
 @pytest.mark.parametrize("key", [RECALLED, REHEARSED])
 @pytest.mark.parametrize(
-    ("before", "rate", "said"), [(12, 0.29, True), (12, 0.31, False), (0, 0.29, True), (30, 0.29, False)]
+    ("before", "rate", "said"),
+    [(12, 0.29, True), (12, 0.31, False), (0, 0.29, True), (30, 0.29, False)],
 )
 def test_mixed_groups_that_fall_once_stored_rows_train_are_named(key, before, rate, said):
     """From 40% on; steps without a mixed group (0) say nothing; without stored rows nothing is blamed on them."""
     steps = [{"step": i + 1, MIXED: 0.4, key: float(i >= before)} for i in range(20)]
-    steps += [{"step": i + 21, MIXED: rate * (i % 2), key: float(i + 20 >= before)} for i in range(10)]
+    steps += [
+        {"step": i + 21, MIXED: rate * (i % 2), key: float(i + 20 >= before)} for i in range(10)
+    ]
     found = trend_warnings(steps)
     assert set(found) == ({"replay"} if said else set())
-    assert "29% of the responses are right, 40% before stored rows trained" in found.get("replay", "") or not said
+    assert (
+        "29% of the responses are right, 40% before stored rows trained"
+        in found.get("replay", "")
+        or not said
+    )

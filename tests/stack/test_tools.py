@@ -32,39 +32,72 @@ pytestmark = pytest.mark.stack
 # ── the mask ──
 
 # place among the sampled tokens -> how many tokens are given there; -1: after the last
-PATTERNS = {"start": {0: 3}, "middle": {1: 2}, "end": {-1: 4}, "several": {0: 1, 1: 2, 2: 5, -1: 1}, "none": {}}
+PATTERNS = {
+    "start": {0: 3},
+    "middle": {1: 2},
+    "end": {-1: 4},
+    "several": {0: 1, 1: 2, 2: 5, -1: 1},
+    "none": {},
+}
 
 
 def with_given(rollout, pattern):
     """The executor's response of a rollout with given tokens between its own, whose log-probs nobody knows."""
     runs, begin, length = [], 0, rollout.num_tokens
-    for place, count in sorted((min(at % (length + 1), length), n) for at, n in pattern.items()):
-        runs.append(Run(rollout.response_ids[begin:place].tolist(), rollout.response_logprobs[begin:place]))
+    for place, count in sorted(
+        (min(at % (length + 1), length), n) for at, n in pattern.items()
+    ):
+        runs.append(
+            Run(
+                rollout.response_ids[begin:place].tolist(),
+                rollout.response_logprobs[begin:place],
+            )
+        )
         runs.append(Run([7 * count + i for i in range(count)], None))
         begin = place
     runs.append(Run(rollout.response_ids[begin:].tolist(), rollout.response_logprobs[begin:]))
     score = None if rollout.reward is None else float(rollout.verdict is Verdict.CORRECT)
-    grade = Grade(verdict=rollout.verdict, reason=rollout.reason, score=score, reward=rollout.reward)
+    grade = Grade(
+        verdict=rollout.verdict, reason=rollout.reason, score=score, reward=rollout.reward
+    )
     label = Label(uid=rollout.uid, problem="", references=[], task="exact").to_json()
     return response_of(
-        rollout.prompt_ids.tolist(), [run for run in runs if run.ids], grade, label=label, truncated=rollout.truncated, text="",
-        prompt=rollout.uid + (" again" if rollout.context is Context.REFLECTION else ""), finish_reason="", entropy_bounds=None, seconds=0.0,
-    )  # fmt: skip
+        rollout.prompt_ids.tolist(),
+        [run for run in runs if run.ids],
+        grade,
+        label=label,
+        truncated=rollout.truncated,
+        text="",
+        prompt=rollout.uid + (" again" if rollout.context is Context.REFLECTION else ""),
+        finish_reason="",
+        entropy_bounds=None,
+        seconds=0.0,
+    )
 
 
 def step_with(pattern, kind, g):
     """The step of test_at_the_loss with given tokens in each response, sampled, stored and rehearsed."""
     rollouts = Rollouts(kind, g)
     generator = R3SamplesGenerator.__new__(R3SamplesGenerator)
-    generator._prefixes, generator._training, generator.step, generator.epoch, generator.args = {}, False, 5, 1, None
+    (
+        generator._prefixes,
+        generator._training,
+        generator.step,
+        generator.epoch,
+        generator.args,
+    ) = {}, False, 5, 1, None
     generator._contexts = {one.prompts[0]: one.r3_rollout.context for one in rollouts.samples}
     made = [
-        generator._process_response_into_experience(with_given(one.r3_rollout, pattern), max_len=200)
+        generator._process_response_into_experience(
+            with_given(one.r3_rollout, pattern), max_len=200
+        )
         for one in rollouts.samples
     ]
     rollouts.samples = made
     rollouts.stored = [
-        rollout_from_response(with_given(one, pattern), context=one.context, step=one.policy_step, epoch=1)
+        rollout_from_response(
+            with_given(one, pattern), context=one.context, step=one.policy_step, epoch=1
+        )
         for one in rollouts.stored
     ]
     return rollouts
@@ -78,14 +111,20 @@ def test_a_step_with_given_tokens_is_the_step_without_them(pattern, kind, algo, 
     where it is trained, counted or measured."""
     if algo == "grpo" and kind in ("recalled", "rehearsed"):
         pytest.skip("GRPO recalls nothing")
-    config = config_of([f"algo={algo}", *["replay.rehearse.share=0.25"] * (kind == "rehearsed")], 4)
+    config = config_of(
+        [f"algo={algo}", *["replay.rehearse.share=0.25"] * (kind == "rehearsed")], 4
+    )
     for layout in ("one rank", "packed"):
         ranks, dynamic, packed = LAYOUTS[layout]
         found = []
         for step in (Rollouts(kind, 4), step_with(PATTERNS[pattern], kind, 4)):
             with monkeypatch.context() as patch:
-                found += entering(config, step, ranks=ranks, dynamic=dynamic, packed=packed, monkeypatch=patch)
-        (plain, loss), (given, same) = ((sorted(rows, key=lambda row: row[0]), loss) for rows, loss in found)
+                found += entering(
+                    config, step, ranks=ranks, dynamic=dynamic, packed=packed, monkeypatch=patch
+                )
+        (plain, loss), (given, same) = (
+            (sorted(rows, key=lambda row: row[0]), loss) for rows, loss in found
+        )
         assert [row[0] for row in given] == [row[0] for row in plain] and len(plain) > 8
         for one, other in zip(given, plain, strict=True):
             torch.testing.assert_close(one[2:], other[2:], rtol=1e-6, atol=1e-6)
@@ -96,21 +135,43 @@ def test_a_step_with_given_tokens_is_the_step_without_them(pattern, kind, algo, 
 
 HOSTILE = tomllib.loads(Path(__file__).with_name("hostile_tools.toml").read_text())
 LIMIT, TOKENS = 400, 40
-TEMPLATES = {path.stem: path.read_text() for path in sorted(Path(trl.__file__).parent.glob("chat_templates/*.jinja"))}
-for version in (TokenizerVersion.v3, TokenizerVersion.v7, TokenizerVersion.v11, TokenizerVersion.v13):
-    off = dict.fromkeys("image_support audio_support thinking_support plain_thinking_support".split(), False)
+TEMPLATES = {
+    path.stem: path.read_text()
+    for path in sorted(Path(trl.__file__).parent.glob("chat_templates/*.jinja"))
+}
+for version in (
+    TokenizerVersion.v3,
+    TokenizerVersion.v7,
+    TokenizerVersion.v11,
+    TokenizerVersion.v13,
+):
+    off = dict.fromkeys(
+        "image_support audio_support thinking_support plain_thinking_support".split(), False
+    )
     off |= dict.fromkeys(
         "default_system_prompt model_settings_fields reasoning_effort_values reasoning_effort_default".split()
     )
-    of_version = {"spm": version == "v3", "tokenizer_version": version, "use_special_token_variables": False}
+    of_version = {
+        "spm": version == "v3",
+        "tokenizer_version": version,
+        "use_special_token_variables": False,
+    }
     TEMPLATES[f"mistral_{version}"] = generate_chat_template(**of_version, **off)
 
 
 @pytest.fixture(params=["fenced"])
 def executor(in_a_job, tmp_path, request):
     (tmp_path / "own_tool.py").write_text(f"CASES = {HOSTILE['answers']!r}\n{HOSTILE['tool']}")
-    keys = ["run_dir=unused", "ranking.enabled=false", f"agents.tool_tokens={TOKENS}", "agents.tool_seconds=1.5"]
-    keys += [f"agents.tools=[python,{tmp_path}/own_tool.py:say]", f"agents.tool_form={request.param}"]
+    keys = [
+        "run_dir=unused",
+        "ranking.enabled=false",
+        f"agents.tool_tokens={TOKENS}",
+        "agents.tool_seconds=1.5",
+    ]
+    keys += [
+        f"agents.tools=[python,{tmp_path}/own_tool.py:say]",
+        f"agents.tool_form={request.param}",
+    ]
     in_a_job(load_config("cpu_smoke", keys))
     made = AgentExecutor()
     made.requests = []
@@ -130,7 +191,11 @@ LABEL = Label(uid="u1", problem="1+1", references=["2"], task="exact").to_json()
 def respond(executor, tokenizer, *texts, prompt="ab", limit=LIMIT):
     """(record, counts, engine) of one response."""
     engine = Scripted(tokenizer, *texts, "2")
-    response = asyncio.run(executor.execute(prompt, LABEL, SamplingParams(max_tokens=limit), 9999, tokenizer, engine))
+    response = asyncio.run(
+        executor.execute(
+            prompt, LABEL, SamplingParams(max_tokens=limit), 9999, tokenizer, engine
+        )
+    )
     rollout = rollout_from_response(response, context=Context.PLAIN, step=0, epoch=1)
     return rollout, response["r3"]["tools"], engine
 
@@ -158,13 +223,21 @@ def test_an_answer_is_an_observation_whatever_it_is(executor, byte_tokenizer):
         assert len(given) <= TOKENS + len(ids(form["before"] + form["after"])), kind
         assert rollout.given == ((begin, end),), kind
         marks = [one for one in given if one in tokenizer.added_tokens_decoder]
-        assert marks == [one for one in ids(form["before"] + form["after"]) if one in tokenizer.added_tokens_decoder]
+        assert marks == [
+            one
+            for one in ids(form["before"] + form["after"])
+            if one in tokenizer.added_tokens_decoder
+        ]
         assert all(one.isprintable() or one in "\n\t" for one in text), kind
         assert engine.asked[1][0] == [*engine.asked[0][0], *rollout.response_ids[:end].tolist()]
         asked = executor.requests[-1]
-        assert asked.response.endswith(f"{form['graded'].replace('NUMBER', str(number))}It is 3.")
+        assert asked.response.endswith(
+            f"{form['graded'].replace('NUMBER', str(number))}It is 3."
+        )
         assert asked.num_tokens == begin + 8
-        assert counts["r3/tools/calls"] == 1 and counts["r3/tools/given_tokens"] == len(given), kind
+        assert counts["r3/tools/calls"] == 1 and counts["r3/tools/given_tokens"] == len(
+            given
+        ), kind
         failures += counts["r3/tools/failed"]
     assert failures == HOSTILE["failures"]
 
@@ -186,18 +259,31 @@ def test_a_call_in_a_response_is_the_call_in_a_conversation(executor, byte_token
         assert "Return the answer of this number." in prompt  # the tool's docstring
         turns = [
             {"role": "user", "content": "What?"},
-            {"role": "tool", "name": "say", "content": f"[{text}]", "tool_call_id": "call00000"},
+            {
+                "role": "tool",
+                "name": "say",
+                "content": f"[{text}]",
+                "tool_call_id": "call00000",
+            },
         ]
-        call = {"type": "function", "id": "call00000", "function": {"name": "say", "arguments": {"text": text}}}
+        call = {
+            "type": "function",
+            "id": "call00000",
+            "function": {"name": "say", "arguments": {"text": text}},
+        }
         turns.insert(1, {"role": "assistant", "content": "", "tool_calls": [call]})
         values = {"tokenize": False, "add_generation_prompt": True, **template_values(data)}
         whole = tokenizer.apply_chat_template(turns, **values)
         rest = whole[len(commonprefix([prompt, whole])) :]
         (end,) = asked.stops
         turn = rest[: rest.index(end) + len(end)]
-        rollout, counts, engine = respond(executor, tokenizer, turn, "2", prompt=prompt, limit=2000)
+        rollout, counts, engine = respond(
+            executor, tokenizer, turn, "2", prompt=prompt, limit=2000
+        )
         assert tokenizer.decode(rollout.response_ids.tolist()) == rest + "2"
-        assert rollout.given == ((len(tokenizer.encode(turn, add_special_tokens=False)), rollout.num_tokens - 1),)
+        assert rollout.given == (
+            (len(tokenizer.encode(turn, add_special_tokens=False)), rollout.num_tokens - 1),
+        )
         assert counts["r3/tools/calls"] == 1 and counts["r3/tools/failed"] == 0
         assert tokenizer.convert_tokens_to_ids(end) in engine.asked[0][1].stop_token_ids
 
@@ -222,24 +308,38 @@ def test_what_is_a_call_and_what_is_none(executor, byte_tokenizer, text, number,
 @pytest.mark.parametrize("executor", ["template"], indirect=True)
 @pytest.mark.parametrize("name", ["llama3", "phi3", "gemma3", "lfm2_v2", "qwen2_5_vl"])
 def test_a_template_without_calls_is_refused_before_a_start(executor, byte_tokenizer, name):
-    with pytest.raises(ConfigError, match="renders no tool calls that can be read: .*; use agents.tool_form=fenced"):
+    with pytest.raises(
+        ConfigError,
+        match="renders no tool calls that can be read: .*; use agents.tool_form=fenced",
+    ):
         executor.tools.calls(with_template(byte_tokenizer, name), executor.config.data)
 
 
 def test_calls_end_with_their_number_and_with_the_room(executor, byte_tokenizer):
     call = "```say\n0\n```\n"
     rollout, counts, engine = respond(executor, byte_tokenizer, *[call] * 9)
-    assert counts["r3/tools/calls"] == 4 == len(rollout.given)  # agents.tool_calls; the fifth is not answered
+    # agents.tool_calls; the fifth is not answered
+    assert counts["r3/tools/calls"] == 4 == len(rollout.given)
     assert [bool(params.stop) for _, params in engine.asked] == [True] * 4 + [False]
-    rollout, counts, _ = respond(executor, byte_tokenizer, "x" * (LIMIT - len(call) - 5) + "\n" + call)
-    assert rollout.num_tokens == LIMIT and rollout.truncated and rollout.given[-1] == (LIMIT - 4, LIMIT)
+    rollout, counts, _ = respond(
+        executor, byte_tokenizer, "x" * (LIMIT - len(call) - 5) + "\n" + call
+    )
+    assert (
+        rollout.num_tokens == LIMIT
+        and rollout.truncated
+        and rollout.given[-1] == (LIMIT - 4, LIMIT)
+    )
 
 
-def test_python_has_the_earlier_names_of_its_response_where_that_is_set(executor, byte_tokenizer):
+def test_python_has_the_earlier_names_of_its_response_where_that_is_set(
+    executor, byte_tokenizer
+):
     texts = "```python\nx = 20\nprint('no')\n```\n", "```python\nprint(x + 3)\n```\n"
     for remembers, last in ((False, "error: error NameError"), (True, "23")):
         executor.tools.settings = replace(executor.tools.settings, tool_memory=remembers)
         rollout, counts, _ = respond(executor, byte_tokenizer, *texts)
         begin, end = rollout.given[1]
-        assert f"```output\n{last}" in byte_tokenizer.decode(rollout.response_ids[begin:end].tolist())
+        assert f"```output\n{last}" in byte_tokenizer.decode(
+            rollout.response_ids[begin:end].tolist()
+        )
         assert counts["r3/tools/failed"] == (not remembers)

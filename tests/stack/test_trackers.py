@@ -18,10 +18,21 @@ from r3_openrlhf.stack import trackers
 
 @pytest.fixture
 def wandb(tmp_path, monkeypatch):
-    for name in ("RUN_ID", "RESUME", "RUN_GROUP", "TAGS"):  # what is set stays no longer than the test
+    # what is set stays no longer than the test
+    for name in (
+        "RUN_ID",
+        "RESUME",
+        "RUN_GROUP",
+        "TAGS",
+    ):
         monkeypatch.setenv(f"WANDB_{name}", "")
         monkeypatch.delenv(f"WANDB_{name}")
-    for name, value in {"SILENT": "true", "MODE": "offline", "DIR": str(tmp_path), "API_KEY": "x" * 40}.items():
+    for name, value in {
+        "SILENT": "true",
+        "MODE": "offline",
+        "DIR": str(tmp_path),
+        "API_KEY": "x" * 40,
+    }.items():
         monkeypatch.setenv(f"WANDB_{name}", value)
     return pytest.importorskip("wandb", reason="wandb is not installed")
 
@@ -52,7 +63,9 @@ def test_two_starts_are_one_run_with_the_settings_of_r3(wandb, tmp_path, monkeyp
 
     config = load_config("cpu_smoke", [f"run_dir={tmp_path}/run", "train.seed=7", "arm=mine"])
     (tmp_path / "run").mkdir()
-    names = argparse.Namespace(key="from_the_environment", org=None, project="p", group=None, run_name="run")
+    names = argparse.Namespace(
+        key="from_the_environment", org=None, project="p", group=None, run_name="run"
+    )
     for start in (1, 2):
         for name in ("RUN_ID", "RESUME", "RUN_GROUP", "TAGS"):
             monkeypatch.delenv(f"WANDB_{name}", raising=False)  # another process
@@ -64,29 +77,51 @@ def test_two_starts_are_one_run_with_the_settings_of_r3(wandb, tmp_path, monkeyp
         wandb.teardown()  # its process has written all when it ends
     starts = [written(file) for file in sorted((tmp_path / "wandb").rglob("*.wandb"))]
     headers = [records["run"][0].run for records in starts]
-    assert {header.run_id for header in headers} == {(tmp_path / "run" / "wandb_id").read_text()} and len(starts) == 2
+    assert {header.run_id for header in headers} == {
+        (tmp_path / "run" / "wandb_id").read_text()
+    } and len(starts) == 2
     assert {(header.display_name, header.run_group) for header in headers} == {("run", "mine")}
-    assert {tuple(header.tags) for header in headers} == {("algo=r3", "seed=7", "replay", "reflection", "ranking")}
+    assert {tuple(header.tags) for header in headers} == {
+        ("algo=r3", "seed=7", "replay", "reflection", "ranking")
+    }
     for start, records in enumerate(starts, start=1):
         updates = [update for record in records["config"] for update in record.config.update]
-        settings = json.loads(next(update.value_json for update in updates if update.key == "r3"))
+        settings = json.loads(
+            next(update.value_json for update in updates if update.key == "r3")
+        )
         assert (settings["train.seed"], settings["replay.k"]) == (7, config.replay.k)
-        metrics = {record.metric.glob_name: record.metric.step_metric for record in records["metric"]}
+        metrics = {
+            record.metric.glob_name: record.metric.step_metric for record in records["metric"]
+        }
         assert metrics["eval/*"] == "eval/global_step"
         (line,) = [
-            {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
+            {
+                item.key or "/".join(item.nested_key): item.value_json
+                for item in record.history.item
+            }
             for record in records["history"]
         ]
-        assert (line["eval/held_out/pass_at_1"], line["eval/global_step"]) == ("0.5", str(20 * start))
+        assert (line["eval/held_out/pass_at_1"], line["eval/global_step"]) == (
+            "0.5",
+            str(20 * start),
+        )
 
 
 def test_a_table_of_a_step_has_problems_and_groups_from_all_over_it(wandb, tmp_path):
     run = wandb.init(project="p")
     problems = {"u0": Problem(ShownLabel("u0", "What is 1+1?", ["2", "two"], "math"), "")}
     records = [
-        {"uid": f"u{n}", "context": "plain", "group": n, "recalled_from": None, "text": "x" * 9999, "advantage": k}
-        for n in range(40) for k in range(8)
-    ]  # fmt: skip
+        {
+            "uid": f"u{n}",
+            "context": "plain",
+            "group": n,
+            "recalled_from": None,
+            "text": "x" * 9999,
+            "advantage": k,
+        }
+        for n in range(40)
+        for k in range(8)
+    ]
     trackers.log_completions(wandb, records, problems, step=7)
     folder = Path(run.dir)
     wandb.finish()
@@ -96,7 +131,9 @@ def test_a_table_of_a_step_has_problems_and_groups_from_all_over_it(wandb, tmp_p
     first = {name: rows[0][name] for name in ("step", "uid", "problem", "reference")}
     assert first == {"step": 7, "uid": "u0", "problem": "What is 1+1?", "reference": "2; two"}
     assert len(rows[0]["text"]) == trackers.MOST_CHARS and rows[-1]["problem"] is None
-    assert len(rows) == 64 and len({row["uid"] for row in rows}) == 16 and rows[-1]["uid"] == "u37"
+    assert (
+        len(rows) == 64 and len({row["uid"] for row in rows}) == 16 and rows[-1]["uid"] == "u37"
+    )
     assert [row["advantage"] for row in rows[:4]] == [0, 2, 4, 6]
 
 
@@ -113,8 +150,14 @@ def test_the_function_of_a_user_gets_the_keys_of_wandb_and_ends_no_run(tmp_path,
         (3, {"train/fresh/reward": 0.5}),
         (4, {}),
     ]
-    for name, sentence in {"none": "cannot be called", "few": "cannot be called", "gone": "has no gone"}.items():
+    for name, sentence in {
+        "none": "cannot be called",
+        "few": "cannot be called",
+        "gone": "has no gone",
+    }.items():
         with pytest.raises(ConfigError, match=f"logging.tracker is .*{sentence}"):
             trackers.user_tracker(
-                load_config("cpu_smoke", ["run_dir=x", f"logging.tracker={tmp_path}/mine.py:{name}"])
+                load_config(
+                    "cpu_smoke", ["run_dir=x", f"logging.tracker={tmp_path}/mine.py:{name}"]
+                )
             )

@@ -30,7 +30,11 @@ def test_the_upstream_line_that_an_adapter_answers_is_still_there(name, line):
     owner = importlib.import_module(module)
     for part in filter(None, path.split(".")):
         owner = getattr(owner, part)
-        owner = owner.__ray_metadata__.modified_class if hasattr(owner, "__ray_metadata__") else owner
+        owner = (
+            owner.__ray_metadata__.modified_class
+            if hasattr(owner, "__ray_metadata__")
+            else owner
+        )
     assert line.replace("\\n", "\n") in inspect.getsource(owner)
 
 
@@ -42,15 +46,25 @@ def test_what_would_move_with_a_backend_that_has_no_deepspeed():
     moves = set()
     for module, names in OVERRIDES.items():
         for name in names.split():
-            parents = getattr(importlib.import_module(f"r3_openrlhf.stack.{module}"), name).__mro__
+            parents = getattr(
+                importlib.import_module(f"r3_openrlhf.stack.{module}"), name
+            ).__mro__
             upstream = importlib.import_module(
                 next(c.__module__ for c in parents if c.__module__.startswith("openrlhf."))
             )
             if re.search(
-                r"^\s*(import|from) (deepspeed|openrlhf\.utils\.deepspeed)", inspect.getsource(upstream), re.M
+                r"^\s*(import|from) (deepspeed|openrlhf\.utils\.deepspeed)",
+                inspect.getsource(upstream),
+                re.M,
             ):
                 moves.add(module)
-    assert moves == {"async_trainer", "critic_actor", "policy_actor", "policy_update", "trainer"}
+    assert moves == {
+        "async_trainer",
+        "critic_actor",
+        "policy_actor",
+        "policy_update",
+        "trainer",
+    }
 
 
 @pytest.mark.parametrize("module", OVERRIDES)
@@ -58,11 +72,17 @@ def test_our_overrides_have_upstreams_signatures(module):
     owner = importlib.import_module(f"r3_openrlhf.stack.{module}")
     for child in (getattr(owner, name) for name in OVERRIDES[module].split()):
         upstream = next(c for c in child.__mro__ if c.__module__.startswith("openrlhf."))
-        shared = {n for n in vars(child) if n in dir(upstream) and inspect.isfunction(vars(child)[n])} - {"__init__"}
+        shared = {
+            n for n in vars(child) if n in dir(upstream) and inspect.isfunction(vars(child)[n])
+        } - {"__init__"}
         assert shared, child
         for name in shared:
             ours, theirs = (  # Ray adds _ray_trace_ctx to the methods of its actors
-                [p for p in inspect.signature(getattr(c, name)).parameters if p != "_ray_trace_ctx"]
+                [
+                    p
+                    for p in inspect.signature(getattr(c, name)).parameters
+                    if p != "_ray_trace_ctx"
+                ]
                 for c in (child, upstream)
             )
             assert ours == theirs or "args" in ours, f"{child.__name__}.{name}"

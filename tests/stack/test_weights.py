@@ -15,7 +15,12 @@ pytestmark = [pytest.mark.stack, pytest.mark.slow]
 RUNS = {
     "grpo": ("algo=grpo", "train.max_steps=4", "checkpoint.save_steps=2"),
     "ppo": ("algo=ppo", "checkpoint.save_steps=4"),
-    "rrl": ("algo=rrl", "train.max_steps=8", "checkpoint.save_steps=4", "exploration.rrl.min_explained_variance=-1"),
+    "rrl": (
+        "algo=rrl",
+        "train.max_steps=8",
+        "checkpoint.save_steps=4",
+        "exploration.rrl.min_explained_variance=-1",
+    ),
 }
 
 
@@ -42,17 +47,23 @@ def assert_same_weights(run_dir, other, *, step, masters=True):
     """masters: DeepSpeed's float32 copies of the bfloat16 weights too."""
     kept = lambda name: masters or "single_partition_of_fp32_groups" not in name  # noqa: E731
     found, expected = (
-        {name: tensor for name, tensor in weights(run, step).items() if kept(name)} for run in (run_dir, other)
+        {name: tensor for name, tensor in weights(run, step).items() if kept(name)}
+        for run in (run_dir, other)
     )
     assert found.keys() == expected.keys() and len(found) > 20
-    assert [name for name, tensor in found.items() if not torch.equal(tensor, expected[name])] == []
+    assert [
+        name for name, tensor in found.items() if not torch.equal(tensor, expected[name])
+    ] == []
 
 
 def as_killed(run_dir, copy, *, step):
     """A copy of a finished run as if it was killed before it had saved anything after `step`."""
     shutil.copytree(run_dir, copy)
     shutil.rmtree(copy / "final_model")
-    for folder in [*(copy / "checkpoints").glob("_*/global_step*"), *(copy / "checkpoints").glob("global_step*_hf")]:
+    for folder in [
+        *(copy / "checkpoints").glob("_*/global_step*"),
+        *(copy / "checkpoints").glob("global_step*_hf"),
+    ]:
         if int(folder.name.removeprefix("global_step").removesuffix("_hf")) > step:
             shutil.rmtree(folder)
     for latest in (copy / "checkpoints").glob("_*/latest"):
@@ -70,11 +81,17 @@ def test_a_run_that_was_killed_has_the_weights_of_one_that_was_not(tmp_path, alg
     continued = as_killed(whole, tmp_path / "continued", step=half)
     train(continued, *settings)
     assert_same_weights(continued, whole, step=last)
-    rows = [[(row["uid"], row["text"], row["prefix_state"]) for row in rollouts_of(run)] for run in (whole, continued)]
+    rows = [
+        [(row["uid"], row["text"], row["prefix_state"]) for row in rollouts_of(run)]
+        for run in (whole, continued)
+    ]
     assert rows[0] == rows[1]
     if algo == "ppo":  # the critic is better than a constant by then
         assert min(line["r3/critic/explained_variance"] for line in metrics[-2:]) > 0
     if algo == "rrl":
         assert sum(line["r3/rrl/continued"] for line in metrics[half:]) > 0
         starts = [row for row in rollouts_of(whole) if row["prefix_tokens"]]
-        assert {row["uid"] for row in starts} and max(row["prefix_tokens"] for row in starts) <= 12  # half of 24
+        # half of 24
+        assert {row["uid"] for row in starts} and max(
+            row["prefix_tokens"] for row in starts
+        ) <= 12

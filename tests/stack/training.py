@@ -17,7 +17,11 @@ from tests.recordings import COMMAND, lines, rollouts_of
 
 ROOT = Path(__file__).parents[2]
 R3 = Path(sys.executable).with_name("r3")
-SYNC, GATE = "R3_TEST_HELD_IN_SYNC", "R3_TEST_GATE"  # environment variables, for gated_worker.py, which loads vLLM
+# environment variables, for gated_worker.py, which loads vLLM
+SYNC, GATE = (
+    "R3_TEST_HELD_IN_SYNC",
+    "R3_TEST_GATE",
+)
 LIMIT_S = 1200  # a whole run takes about a minute; a machine that is busy with other things is no failure
 __all__ = ["LIMIT_S", "R3", "ROOT", "Run", "lines", "r3", "rollouts_of", "train"]
 
@@ -57,7 +61,9 @@ class Run:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
+            preexec_fn=lambda: signal.signal(
+                signal.SIGINT, signal.SIG_DFL
+            ),  # a shell's background job ignores it
         )
 
     def __enter__(self) -> Run:
@@ -90,7 +96,9 @@ class Run:
 
     def finish(self) -> subprocess.CompletedProcess:
         out, said = self.process.communicate(timeout=LIMIT_S)
-        return subprocess.CompletedProcess(self.process.args, self.process.returncode, out, said)
+        return subprocess.CompletedProcess(
+            self.process.args, self.process.returncode, out, said
+        )
 
     def story(self, said: str = "") -> str:
         """For the message of a failed assertion."""
@@ -121,7 +129,9 @@ class Run:
             self.process.communicate()
 
 
-def train(run_dir: Path, *settings: str, code: int = 0, **options) -> subprocess.CompletedProcess:
+def train(
+    run_dir: Path, *settings: str, code: int = 0, **options
+) -> subprocess.CompletedProcess:
     """Until the end, which must be with this exit code."""
     with Run(run_dir, *settings, **options) as run:
         done = run.finish()
@@ -131,4 +141,6 @@ def train(run_dir: Path, *settings: str, code: int = 0, **options) -> subprocess
 
 def r3(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess:
     """`r3 ARGUMENTS` until its end."""
-    return subprocess.run([R3, *arguments], cwd=cwd, capture_output=True, text=True, timeout=LIMIT_S)
+    return subprocess.run(
+        [R3, *arguments], cwd=cwd, capture_output=True, text=True, timeout=LIMIT_S
+    )

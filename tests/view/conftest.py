@@ -91,9 +91,17 @@ def page(browser):
     context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     faults = []
-    page.on("console", lambda message: faults.append(message.text) if message.type in ("error", "warning") else None)
+    page.on(
+        "console",
+        lambda message: (
+            faults.append(message.text) if message.type in ("error", "warning") else None
+        ),
+    )
     page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("request", lambda request: None if is_local(request.url) else faults.append(f"asks {request.url}"))
+    page.on(
+        "request",
+        lambda request: None if is_local(request.url) else faults.append(f"asks {request.url}"),
+    )
     page.faults = faults
     yield page
     context.close()

@@ -34,7 +34,9 @@ def arms(tmp_path_factory):
             for _ in range(4):
                 run.step()
     for name, skill, seed in (("base", 0.35, 1), ("trained", 0.65, 2)):
-        write_evaluation(directory / "evaluations" / name, skill=skill, seed=seed, num_problems=12)
+        write_evaluation(
+            directory / "evaluations" / name, skill=skill, seed=seed, num_problems=12
+        )
     return directory
 
 
@@ -45,9 +47,18 @@ def many(arms, tmp_path_factory):
 
 
 def columns(name, steps, values, held_out=()):
-    axis = {"steps": [step for step, _ in held_out], "tokens": [100 * step for step, _ in held_out]}
+    axis = {
+        "steps": [step for step, _ in held_out],
+        "tokens": [100 * step for step, _ in held_out],
+    }
     series = {"fresh/reward": values, "held_out:pass_at_1": [value for _, value in held_out]}
-    return {"name": name, "steps": steps, "tokens": [100 * n for n in steps], "held_out": axis, "series": series}
+    return {
+        "name": name,
+        "steps": steps,
+        "tokens": [100 * n for n in steps],
+        "held_out": axis,
+        "series": series,
+    }
 
 
 def test_an_arm_is_the_mean_of_its_runs_with_students_interval():
@@ -59,25 +70,41 @@ def test_an_arm_is_the_mean_of_its_runs_with_students_interval():
         columns("other", [1], [5.0]),
     ]
     arm, other = arms_of({"a": "arm", "b": "arm", "c": "arm", "other": "other"}, runs)
-    assert (arm["name"], arm["runs"], arm["steps"], other["runs"]) == ("arm", ["a", "b", "c"], [1, 2, 3], ["other"])
+    assert (arm["name"], arm["runs"], arm["steps"], other["runs"]) == (
+        "arm",
+        ["a", "b", "c"],
+        [1, 2, 3],
+        ["other"],
+    )
     for place, values in enumerate(([0.1, 0.3, 0.8], [0.4, 0.2, 0.1])):
         found = estimate(values)
         told = [arm[key]["fresh/reward"][place] for key in ("series", "low", "high")]
         assert told == pytest.approx([found.mean, found.low, found.high], rel=1e-4)
-    assert [arm[key]["fresh/reward"][2] for key in ("series", "low", "high")] == [0.9, None, None]
-    assert arm["series"]["held_out:pass_at_1"] == pytest.approx([0.6]) and arm["held_out"]["steps"] == [2]
+    assert [arm[key]["fresh/reward"][2] for key in ("series", "low", "high")] == [
+        0.9,
+        None,
+        None,
+    ]
+    assert arm["series"]["held_out:pass_at_1"] == pytest.approx([0.6]) and arm["held_out"][
+        "steps"
+    ] == [2]
     assert other["series"]["fresh/reward"] == [5.0] and other["low"] == {}
 
 
 def told(page, name):
     """What the chart of the reward says of a run or an arm, once it is drawn."""
-    figure = page.locator("figure", has=page.locator("figcaption", has_text=re.compile("^Reward"))).first
+    figure = page.locator(
+        "figure", has=page.locator("figcaption", has_text=re.compile("^Reward"))
+    ).first
     return float(figure.locator("li", has_text=name).text_content().split()[-1])
 
 
 def test_runs_are_hidden_grouped_and_sorted(page, many, arms):
     page.goto(many)
-    last = [json.loads((arms / name / "metrics.jsonl").read_text().splitlines()[-1])["reward_mean"] for name in RUNS]
+    last = [
+        json.loads((arms / name / "metrics.jsonl").read_text().splitlines()[-1])["reward_mean"]
+        for name in RUNS
+    ]
     assert [told(page, name) for name in RUNS] == pytest.approx(last, rel=5e-3)
     page.get_by_role("button", name="plain_1", exact=True).click()
     page.wait_for_url("**?hide=plain_1")
@@ -87,7 +114,10 @@ def test_runs_are_hidden_grouped_and_sorted(page, many, arms):
     assert page.locator(".chart li", has_text="plain_1").count() == 0
     page.get_by_role("button", name="all", exact=True).click()
     page.get_by_role("button", name="mean of each arm").click()
-    assert page.locator("#shown-runs button").all_text_contents()[:2] == ["plain (2 runs)", "r3 (2 runs)"]
+    assert page.locator("#shown-runs button").all_text_contents()[:2] == [
+        "plain (2 runs)",
+        "r3 (2 runs)",
+    ]
     # two runs have no interval, so that the picture has them: the mean of each arm and four thin lines
     assert "plain_1 reward from" in page.locator("figure", has_text="Reward").first.locator(
         "[role=img]"
@@ -98,7 +128,10 @@ def test_runs_are_hidden_grouped_and_sorted(page, many, arms):
     for order, down in (("descending", True), ("ascending", False)):
         head.locator("button").click()
         assert head.get_attribute("aria-sort") == order
-        cells = [int(t.replace(",", "")) for t in page.locator("table.sortable td:nth-child(5)").all_text_contents()]
+        cells = [
+            int(t.replace(",", ""))
+            for t in page.locator("table.sortable td:nth-child(5)").all_text_contents()
+        ]
         assert cells == sorted(cells, reverse=down) and len(set(cells)) > 1
 
 
@@ -111,15 +144,27 @@ def test_two_runs_have_their_settings_curves_and_flipped_problems_in_one_place(p
         run.append_metrics({"step": 1, "reward_mean": 0.5})
         for step in (0, 4 + number, 4):  # the newest of both is 4, where one has a later one
             verdicts = [(uid, n < count) for uid, count in counts.items() for n in range(4)]
-            found = [rollout(step, uid=uid, verdict="correct" if good else "wrong") for uid, good in verdicts]
+            found = [
+                rollout(step, uid=uid, verdict="correct" if good else "wrong")
+                for uid, good in verdicts
+            ]
             run.write_held_out(step, found if step == 4 else found[:4])
     with serving(tmp_path, page=page) as address:
         page.goto(f"{address}/one")
         follow(page, page.get_by_role("button", name="Compare"), "**/?run=one&run=two")
-        rows = [row.locator("th, td").all_text_contents() for row in page.locator("#flipped tbody tr").all()]
+        rows = [
+            row.locator("th, td").all_text_contents()
+            for row in page.locator("#flipped tbody tr").all()
+        ]
         assert rows == [["p", "100 %", "0 %"], ["q", "25 %", "75 %"]]
-        assert "After step 4, 2 of the 4 held-out problems" in page.locator("#pair p").first.text_content()
-        settings = [row.locator("th, td").all_text_contents() for row in page.locator("#differences tbody tr").all()]
+        assert (
+            "After step 4, 2 of the 4 held-out problems"
+            in page.locator("#pair p").first.text_content()
+        )
+        settings = [
+            row.locator("th, td").all_text_contents()
+            for row in page.locator("#differences tbody tr").all()
+        ]
         assert ["replay.k", "2", "3"] in settings
         page.locator("figcaption", has_text="Reward").first.wait_for()
         assert axe_faults(page) == []
@@ -128,15 +173,24 @@ def test_two_runs_have_their_settings_curves_and_flipped_problems_in_one_place(p
         assert "step_000004.parquet is damaged" in page.locator("#pair p.note").text_content()
         shutil.rmtree(tmp_path / "two" / "held_out")
         page.reload()
-        assert page.locator("#pair p.note").text_content().startswith("Nothing to compare: both runs need held-out")
+        assert (
+            page.locator("#pair p.note")
+            .text_content()
+            .startswith("Nothing to compare: both runs need held-out")
+        )
 
 
 def test_the_arms_are_compared_as_the_command_does(page, many, arms):
     page.goto(many)
     follow(page, page.get_by_role("link", name="Compare the arms"))
     follow(page, page.locator("nav a", has_text="r3"))
-    expected = compare([read_run(arms / name, unfinished=True) for name in RUNS], reference="r3")
-    shown = [row.locator("th, td").all_text_contents() for row in page.locator("#comparison tr").all()]
+    expected = compare(
+        [read_run(arms / name, unfinished=True) for name in RUNS], reference="r3"
+    )
+    shown = [
+        row.locator("th, td").all_text_contents()
+        for row in page.locator("#comparison tr").all()
+    ]
     head, *rows = table_rows(expected)
     assert shown == [head, *rows[:4], head, *rows[4:]] and len(shown) > 20
     assert axe_faults(page) == []
@@ -149,10 +203,15 @@ def test_evaluations_have_their_paired_difference(page, many, arms):
 
     def shares(name):
         lines = (arms / "evaluations" / name / "samples.jsonl").read_text().splitlines()
-        return [statistics.fmean(r["verdict"] == "correct" for r in json.loads(line)["responses"]) for line in lines]
+        return [
+            statistics.fmean(r["verdict"] == "correct" for r in json.loads(line)["responses"])
+            for line in lines
+        ]
 
     found = estimate([b - a for a, b in zip(shares("base"), shares("trained"), strict=True)])
-    said = f"{100 * found.mean:+.1f} {100 * found.low:+.1f} to {100 * found.high:+.1f}".replace("-", "−")
+    said = f"{100 * found.mean:+.1f} {100 * found.low:+.1f} to {100 * found.high:+.1f}".replace(
+        "-", "−"
+    )
     page.goto(many)
     assert said in page.locator("tr", has_text="trained").first.text_content()
     follow(page, page.get_by_role("link", name="problems"), "**/compare/base/trained")

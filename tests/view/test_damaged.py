@@ -23,10 +23,18 @@ LINES = {
     "an empty object": b"{}\n",
     "too deep": DEEP.encode() + b"\n",
     "a word for a step": b'{"step": "one"}\n',
-    "a long number": b'{"step": 1, "reward_mean": 1' + b"0" * 400 + b', "generated_tokens": 1' + b"0" * 30 + b"}\n",
+    "a long number": b'{"step": 1, "reward_mean": 1'
+    + b"0" * 400
+    + b', "generated_tokens": 1'
+    + b"0" * 30
+    + b"}\n",
     "a fraction of a token": b'{"step": 1, "generated_tokens": 1.5, "pass_at_1": "all"}\n',
 }
-OBJECTS = {"a null": b"null", "a half": b'{"model": {"name": "a"}', "another one": b'{"model": 3}'}
+OBJECTS = {
+    "a null": b"null",
+    "a half": b'{"model": {"name": "a"}',
+    "another one": b'{"model": 3}',
+}
 PROBLEM = {"uid": "u", "problem": "p", "references": "not a list", "task": "math"}
 
 
@@ -46,21 +54,64 @@ def as_directory(file):
     file.mkdir()
 
 
-FILES = ("metrics.jsonl", "evaluations.jsonl", "config.yaml", "data/problems.jsonl", "data/held_out.jsonl",
-         "history.sqlite", "final_model/tokenizer.json", f"rollouts/step_{STEP:06d}.parquet")  # fmt: skip
+FILES = (
+    "metrics.jsonl",
+    "evaluations.jsonl",
+    "config.yaml",
+    "data/problems.jsonl",
+    "data/held_out.jsonl",
+    "history.sqlite",
+    "final_model/tokenizer.json",
+    f"rollouts/step_{STEP:06d}.parquet",
+)
 DAMAGES = {
-    **{f"{file}: {name}": (file, lambda path, c=content: path.write_bytes(c)) for file in FILES for name, content in LINES.items()},
-    **{f"{file}: {name}": (file, lambda path, c=content: path.write_bytes(c))
-       for file in ("../eval/results.json", "../eval/samples.jsonl") for name, content in (LINES | OBJECTS).items()},
-    **{f"{file}: its half": (file, cut) for file in (*FILES, "../eval/samples.jsonl") if file != "data/held_out.jsonl"},
-    **{f"{file}: a directory": (file, as_directory) for file in FILES if file not in ("config.yaml", "data/held_out.jsonl")},
-    "a problem of another kind": (FILES[3], lambda path: path.write_text(json.dumps({"input": "", "label": json.dumps(PROBLEM)}) + "\n")),
-    **{f"a rollout with {columns}": (FILES[-1], lambda path, c=columns: changed(path, **c))
-       for columns in ({"verdict": "maybe"}, {"context": "elsewhere"}, {"advantage": float("nan")}, {"reward": float("inf")},
-                       {"reason": None}, {"group": -1}, {"recalled_from": 10**15}, {"advantage": 1e308}, {"num_tokens": 2**60},
-                       {"entropy_peak": 1.0, "ranked": True, "entropy_global": None}, {"token_chars": [1, 2]})},
-    "a table of somebody else": (FILES[-1], lambda path: pq.write_table(pa.table({"a": [1]}), path)),
-}  # fmt: skip
+    **{
+        f"{file}: {name}": (file, lambda path, c=content: path.write_bytes(c))
+        for file in FILES
+        for name, content in LINES.items()
+    },
+    **{
+        f"{file}: {name}": (file, lambda path, c=content: path.write_bytes(c))
+        for file in ("../eval/results.json", "../eval/samples.jsonl")
+        for name, content in (LINES | OBJECTS).items()
+    },
+    **{
+        f"{file}: its half": (file, cut)
+        for file in (*FILES, "../eval/samples.jsonl")
+        if file != "data/held_out.jsonl"
+    },
+    **{
+        f"{file}: a directory": (file, as_directory)
+        for file in FILES
+        if file not in ("config.yaml", "data/held_out.jsonl")
+    },
+    "a problem of another kind": (
+        FILES[3],
+        lambda path: path.write_text(
+            json.dumps({"input": "", "label": json.dumps(PROBLEM)}) + "\n"
+        ),
+    ),
+    **{
+        f"a rollout with {columns}": (FILES[-1], lambda path, c=columns: changed(path, **c))
+        for columns in (
+            {"verdict": "maybe"},
+            {"context": "elsewhere"},
+            {"advantage": float("nan")},
+            {"reward": float("inf")},
+            {"reason": None},
+            {"group": -1},
+            {"recalled_from": 10**15},
+            {"advantage": 1e308},
+            {"num_tokens": 2**60},
+            {"entropy_peak": 1.0, "ranked": True, "entropy_global": None},
+            {"token_chars": [1, 2]},
+        )
+    },
+    "a table of somebody else": (
+        FILES[-1],
+        lambda path: pq.write_table(pa.table({"a": [1]}), path),
+    ),
+}
 
 
 @pytest.fixture(scope="module")
@@ -69,15 +120,31 @@ def whole(story, tmp_path_factory):
     shutil.copytree(story, directory / "run")
     write_evaluation(directory / "eval", skill=0.5, seed=3, num_problems=2)
     rows = pq.read_table(story / "rollouts" / f"step_{STEP:06d}.parquet").to_pylist()
-    group = next(f"{row['context']}/{row['uid']}" for row in rows if row["recalled_from"] is not None and row["context"] == "plain")  # fmt: skip
+    group = next(
+        f"{row['context']}/{row['uid']}"
+        for row in rows
+        if row["recalled_from"] is not None and row["context"] == "plain"
+    )
     sample = json.loads((directory / "eval" / "samples.jsonl").read_text().splitlines()[0])
     uid = group.partition("/")[2]
     addresses = [
-        "/", "/run", "/eval", "/api/state", "/api/curves", f"/run/step/{STEP}", f"/run/step/{STEP}/{group}", f"/run/step/3/{group}",
-        f"/run/tokens/{STEP}/0/{group}", f"/api/tokens/run/step/{STEP}/{group}",
-        f"/run/problem/{uid}", "/search?q=symmetry", "/search?verdict=wrong", f"/eval/sample/{sample['benchmark']}/{sample['uid']}",
-        "/compare/eval/eval", "/run?counted=1",
-    ]  # fmt: skip
+        "/",
+        "/run",
+        "/eval",
+        "/api/state",
+        "/api/curves",
+        f"/run/step/{STEP}",
+        f"/run/step/{STEP}/{group}",
+        f"/run/step/3/{group}",
+        f"/run/tokens/{STEP}/0/{group}",
+        f"/api/tokens/run/step/{STEP}/{group}",
+        f"/run/problem/{uid}",
+        "/search?q=symmetry",
+        "/search?verdict=wrong",
+        f"/eval/sample/{sample['benchmark']}/{sample['uid']}",
+        "/compare/eval/eval",
+        "/run?counted=1",
+    ]
     return directory, addresses
 
 
@@ -85,14 +152,17 @@ def look(directory, addresses):
     """Address -> the answer of its page. An exception of a page is one here."""
     library = Library([directory])
     client = TestClient(create_app(library), base_url="http://127.0.0.1", follow_redirects=True)
-    with start_blocking_portal() as client.portal:  # else each request has an event loop and a thread of its own
+    # else each request has an event loop and a thread of its own
+    with start_blocking_portal() as client.portal:
         return {address: client.get(address) for address in addresses}
 
 
 def test_a_whole_run_has_all_pages(whole):
     directory, addresses = whole
     answers = look(directory, addresses)
-    assert {address for address, answer in answers.items() if answer.status_code != 200} <= {addresses[7]}
+    assert {address for address, answer in answers.items() if answer.status_code != 200} <= {
+        addresses[7]
+    }
 
 
 @pytest.mark.parametrize("name", DAMAGES)
@@ -107,7 +177,13 @@ def test_a_damaged_file_is_a_sentence(whole, tmp_path, name):
         if answer.status_code == UNREADABLE:
             assert file.rpartition("/")[2] in answer.text, (address, answer.text)
     assert answers["/run"].status_code == 200 and answers["/"].status_code == 200
-    if file in ("metrics.jsonl", "evaluations.jsonl", "config.yaml", "data/problems.jsonl", "history.sqlite"):
+    if file in (
+        "metrics.jsonl",
+        "evaluations.jsonl",
+        "config.yaml",
+        "data/problems.jsonl",
+        "history.sqlite",
+    ):
         assert answers[addresses[5]].status_code == answers[addresses[6]].status_code == 200
 
 

@@ -15,20 +15,32 @@ from tests.view.test_pages import all_drawn
 NOBODY = {"user": 54321, "group": 54321, "extra_groups": []}  # ids that no one has
 PREFIX = "/node/n1.example/8765"
 ASK = r"exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'GET {path} HTTP/1.0\r\nHost: {host}\r\nCookie: {cookie}\r\n\r\n' >&3; head -1 <&3"
-VIEW = [sys.executable, "-c", "from r3_openrlhf.cli import main; main()", "view", "--no-browser"]
+VIEW = [
+    sys.executable,
+    "-c",
+    "from r3_openrlhf.cli import main; main()",
+    "view",
+    "--no-browser",
+]
 LINKS = re.compile(r'(?:href|src|action|data-address|data-style|data-tokens)="(/[^"#]+)')
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_another_user_and_a_rebinding_page_read_nothing(story):
     environment = {key: value for key, value in os.environ.items() if key != "R3_VIEW_TOKEN"}
-    with subprocess.Popen([*VIEW, story], stdout=subprocess.PIPE, text=True, env=environment) as server:
+    with subprocess.Popen(
+        [*VIEW, story], stdout=subprocess.PIPE, text=True, env=environment
+    ) as server:
         address = server.stdout.readline().strip()
-        start, port, token = re.fullmatch(r"(http://127\.0\.0\.1:(\d+)/)\?token=([\w-]{32})", address).groups()
+        start, port, token = re.fullmatch(
+            r"(http://127\.0\.0\.1:(\d+)/)\?token=([\w-]{32})", address
+        ).groups()
 
         def answer(path, *, host=f"127.0.0.1:{port}", cookie="a=b"):
             words = ["bash", "-c", ASK.format(port=port, path=path, host=host, cookie=cookie)]
-            return subprocess.run(words, **NOBODY, cwd="/", capture_output=True, text=True).stdout.split()[1]
+            return subprocess.run(
+                words, **NOBODY, cwd="/", capture_output=True, text=True
+            ).stdout.split()[1]
 
         for path in (
             "/",
@@ -49,14 +61,18 @@ def test_another_user_and_a_rebinding_page_read_nothing(story):
         server.send_signal(signal.SIGINT)
 
 
-def test_every_page_works_behind_a_proxy_that_keeps_its_part_of_an_address_or_removes_it(story, page):
+def test_every_page_works_behind_a_proxy_that_keeps_its_part_of_an_address_or_removes_it(
+    story, page
+):
     token = "0123456789abcdef"
     with serving(story, token=token, page=page, root_path=PREFIX) as address:
         with page.expect_response(f"{address}{PREFIX}/api/state") as news:
             page.goto(f"{address}{PREFIX}/?token={token}")
             all_drawn(page)
         assert news.value.status == 200 and page.url == f"{address}{PREFIX}/story"
-        assert page.context.cookies(f"{address}{PREFIX}/") and page.context.cookies(address) == []
+        assert (
+            page.context.cookies(f"{address}{PREFIX}/") and page.context.cookies(address) == []
+        )
         to_see, seen = {f"{PREFIX}/story"}, set()
         while len(seen) < 30:
             seen.add(link := max(to_see - seen))
@@ -90,7 +106,10 @@ def test_a_page_that_takes_for_ever_does_not_keep_the_viewer(story, page, number
     command = [sys.executable, "-c", HANGS.format(page=page), story]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         address = server.stdout.readline().strip()
-        with httpx.Client(follow_redirects=True, timeout=3) as browser, pytest.raises(httpx.TimeoutException):
+        with (
+            httpx.Client(follow_redirects=True, timeout=3) as browser,
+            pytest.raises(httpx.TimeoutException),
+        ):
             browser.get(address)
         server.send_signal(number)
         try:

@@ -35,7 +35,9 @@ def address(run, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def rows(run):
-    found = list(read_step(run.rollouts / f"step_{SIZE.steps:06d}.parquet", without=("text", "prompt")))
+    found = list(
+        read_step(run.rollouts / f"step_{SIZE.steps:06d}.parquet", without=("text", "prompt"))
+    )
     assert len(found) >= SIZE.problems * SIZE.samples
     return found
 
@@ -48,20 +50,25 @@ def page(page):
 
 def test_the_curves_of_945_steps(page, address):
     page.goto(address)
-    page.locator(f"#charts[data-seen='{SIZE.steps}']").wait_for()  # counted, and drawn with the counts
+    # counted, and drawn with the counts
+    page.locator(f"#charts[data-seen='{SIZE.steps}']").wait_for()
     all_drawn(page)
     assert page.locator("[data-live-step]").text_content() == f"{SIZE.steps:,}"
     box = page.locator(".chart .u-over").first.bounding_box()
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + 40)
     page.wait_for_url("**/step/*")
     steps_a_pixel = SIZE.steps / box["width"]
-    assert int(page.url.rsplit("/", 1)[1]) == pytest.approx(SIZE.steps / 2, abs=2 * steps_a_pixel + 1)
+    assert int(page.url.rsplit("/", 1)[1]) == pytest.approx(
+        SIZE.steps / 2, abs=2 * steps_a_pixel + 1
+    )
 
 
 def test_a_group_of_18_full_responses_and_its_tokens(page, address, rows):
     """Recalled rows have log-probs of the history and ratios; ranked ones entropies. All of them come into view and are coloured."""
     mine = [row for row in rows if row["group"] == 0]
-    assert len(mine) == SIZE.samples + RECALLED and all(row["num_tokens"] >= MOST - 2 for row in mine)
+    assert len(mine) == SIZE.samples + RECALLED and all(
+        row["num_tokens"] >= MOST - 2 for row in mine
+    )
     page.goto(f"{address}/step/{SIZE.steps}/plain/{mine[0]['uid']}")
     cards = page.locator("#cards .card")
     assert cards.count() == len(mine)
@@ -71,7 +78,11 @@ def test_a_group_of_18_full_responses_and_its_tokens(page, address, rows):
     response.hover()  # what is out of its box is laid out when somebody wants it
     assert response.locator(".later").count() == 0
     assert response.evaluate("box => box.scrollHeight > 10 * box.clientHeight")
-    for kind, wanted in (("entropy", ".card:not(.recalled)"), ("ratio", ".card.recalled"), ("logprob", ".card")):
+    for kind, wanted in (
+        ("entropy", ".card:not(.recalled)"),
+        ("ratio", ".card.recalled"),
+        ("logprob", ".card"),
+    ):
         page.locator(f"[data-heat={kind}]").click()
         for card in page.locator(f"#cards {wanted}").all():
             card.scroll_into_view_if_needed()

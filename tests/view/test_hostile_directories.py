@@ -73,7 +73,16 @@ def sparse(path):
 
 
 @pytest.mark.parametrize("make", [pipe, device, sparse])
-@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl", "evaluations.jsonl", "data/problems.jsonl", "rollouts/step_000001.parquet"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.yaml",
+        "metrics.jsonl",
+        "evaluations.jsonl",
+        "data/problems.jsonl",
+        "rollouts/step_000001.parquet",
+    ],
+)
 def test_a_file_without_an_end_is_a_sentence(run, tmp_path, make, name):
     path = run.path / name
     path.unlink(missing_ok=True)
@@ -83,9 +92,17 @@ def test_a_file_without_an_end_is_a_sentence(run, tmp_path, make, name):
             RunDirectory.open(run.path)
     library = Library([run.path])
     with TestClient(create_app(library), base_url="http://localhost") as client:
-        pages = [client.get(f"/run{page}") for page in ("", "/step/1", f"/problem/{rollout(step=1)['uid']}")]
+        pages = [
+            client.get(f"/run{page}")
+            for page in ("", "/step/1", f"/problem/{rollout(step=1)['uid']}")
+        ]
     assert any("cannot be read" in page.text or "damaged" in page.text for page in pages)
-    for read in (run.load_config, run.read_metrics, run.read_evaluations, lambda: list(run.read_rollouts())):
+    for read in (
+        run.load_config,
+        run.read_metrics,
+        run.read_evaluations,
+        lambda: list(run.read_rollouts()),
+    ):
         try:
             read()
         except R3Error as error:
@@ -100,7 +117,10 @@ def test_a_key_that_is_none_any_more_is_passed_over_and_told(run):
     command = [R3, "report", run.path, "--out", run.path.with_name("page.html")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "config.yaml sets '\\x1b]0;title\\x07xx" in done.stderr or "config.yaml sets 'replay.gone" in done.stderr
+    assert (
+        "config.yaml sets '\\x1b]0;title\\x07xx" in done.stderr
+        or "config.yaml sets 'replay.gone" in done.stderr
+    )
     assert "which this version does not know" in done.stderr and "x" * 81 not in done.stderr
     assert "\x1b" not in done.stderr
     run.check(load_config("cpu_smoke", [f"run_dir={run.path}"]))  # and its user may continue
@@ -125,7 +145,9 @@ def test_a_text_that_is_stored_once_is_not_unpacked_for_every_row(run, tmp_path,
     columns = {name: pa.concat_arrays(row[name].chunks * rows) for name in row.schema.names}
     once = pa.array(["a" * 20_000_000])
     columns[column] = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), once)
-    pq.write_table(pa.table(columns), file, compression="zstd", use_dictionary=[column], store_schema=False)
+    pq.write_table(
+        pa.table(columns), file, compression="zstd", use_dictionary=[column], store_schema=False
+    )
     assert file.stat().st_size < 10**5
     with pytest.raises(R3Error, match="it unpacks to 40 GB; a step has at most 4"):
         list(rollout_files.read_step(file, uid_start="a" if column == "uid" else ""))
@@ -138,8 +160,12 @@ def test_equal_numbers_are_counted_before_they_are_unpacked(run, monkeypatch):
     """Five million of them take 80 bytes of a file."""
     file = rollout_files.file_of(run.rollouts, 1)
     row = pq.read_table(file)
-    many = pa.ListArray.from_arrays(pa.array([0, 5_000_000], pa.int32()), pa.array([1] * 5_000_000, pa.uint16()))
-    pq.write_table(row.set_column(row.schema.get_field_index("token_chars"), "token_chars", many), file)
+    many = pa.ListArray.from_arrays(
+        pa.array([0, 5_000_000], pa.int32()), pa.array([1] * 5_000_000, pa.uint16())
+    )
+    pq.write_table(
+        row.set_column(row.schema.get_field_index("token_chars"), "token_chars", many), file
+    )
     assert file.stat().st_size < 10**5
     monkeypatch.setattr(rollout_files, "MAX_TABLE_BYTES", 9_000_000)
     with pytest.raises(R3Error, match="it unpacks to"):
@@ -165,50 +191,87 @@ def test_a_store_runs_nothing_of_its_author(tmp_path, statement):
         store.execute(statement)
         store.commit()
     with pytest.raises(
-        HistoryError, match=r"is no history store \(the (view|table|trigger) (steps|steps_idx|t) is of another kind\)"
+        HistoryError,
+        match=r"is no history store \(the (view|table|trigger) (steps|steps_idx|t) is of another kind\)",
     ):
         HistoryStore.open(path, seed=0, writer=False)
 
 
 def test_every_key_that_is_imported_is_known():
     """IMPORT_KEYS against the calls in the code: all tables, and all other places that import."""
-    calls = re.compile(r"""(?:OpenTable\(|load_object\(|reward_function\()\s*"([\w.]+)"(?: if .* else "([\w.]+)")?""")
+    calls = re.compile(
+        r"""(?:OpenTable\(|load_object\(|reward_function\()\s*"([\w.]+)"(?: if .* else "([\w.]+)")?"""
+    )
     files = Path(r3_openrlhf.__file__).parent.rglob("*.py")
-    named = {key for file in files for found in calls.finditer(file.read_text()) for key in found.groups() if key}
+    named = {
+        key
+        for file in files
+        for found in calls.finditer(file.read_text())
+        for key in found.groups()
+        if key
+    }
     like_data_path = {"data.sources", "held_out.path"}
     assert named - {"language"} | {"reward.code.languages"} | like_data_path == set(IMPORT_KEYS)
 
 
 @pytest.mark.parametrize("key", IMPORT_KEYS)
 def test_looking_at_a_run_runs_no_code_that_it_names(run, tmp_path, key, monkeypatch):
-    canary, code, problems = tmp_path / "canary", tmp_path / "theirs.py", tmp_path / "sums.jsonl"
+    canary, code, problems = (
+        tmp_path / "canary",
+        tmp_path / "theirs.py",
+        tmp_path / "sums.jsonl",
+    )
     code.write_text(f"open({str(canary)!r}, 'w')\n\ndef f(*_, **__):\n    return 0.0\n")
     problems.write_text(
-        json.dumps({"problem": "Add.", "answer": {"inputs": ["1"], "outputs": ["1"], "language": "c"}}) + "\n"
+        json.dumps(
+            {"problem": "Add.", "answer": {"inputs": ["1"], "outputs": ["1"], "language": "c"}}
+        )
+        + "\n"
     )
     value = f"{code}:f"
-    RunDirectory(tmp_path / "agents").create(load_config("agent_smoke", [f"run_dir={tmp_path}/agents"]))
-    config = OmegaConf.load(tmp_path / "agents/config.yaml" if key == "agents.environment" else run.config)
+    RunDirectory(tmp_path / "agents").create(
+        load_config("agent_smoke", [f"run_dir={tmp_path}/agents"])
+    )
+    config = OmegaConf.load(
+        tmp_path / "agents/config.yaml" if key == "agents.environment" else run.config
+    )
     shapes = dict.fromkeys(("reward.functions", "agents.tools", "data.sources"), [value])
     shapes["reward.code.languages"] = {"c": value}
     OmegaConf.update(config, key, shapes.get(key, value))
-    for path in {"agents.environment": ("data.path", "held_out.path"), "data.sources": ("data.path",)}.get(key, ()):
-        OmegaConf.update(config, path, "sources" if key == "data.sources" else f"environment:{value}")
+    for path in {
+        "agents.environment": ("data.path", "held_out.path"),
+        "data.sources": ("data.path",),
+    }.get(key, ()):
+        OmegaConf.update(
+            config, path, "sources" if key == "data.sources" else f"environment:{value}"
+        )
     OmegaConf.save(config, run.config)
     shutil.copytree(resolve_model("tiny"), run.final_model)
     monkeypatch.setattr("r3_openrlhf.evaluation.engine.Engine", lambda *_, **__: None)
-    page = TestClient(create_app(Library([run.path]))).get("/", headers={"host": "127.0.0.1"}, follow_redirects=True)
+    page = TestClient(create_app(Library([run.path]))).get(
+        "/", headers={"host": "127.0.0.1"}, follow_redirects=True
+    )
     assert page.status_code == 200
     # the attack itself: whoever reads these settings to train with them runs the code
-    commands = (["show", run.path], ["history", run.path], ["compare", run.path, run.path], ["status", run.path],
-                ["report", run.path, "--out", tmp_path / "report.html"],
-                ["eval", run.path, "--benchmark", problems, "data.task=code"])  # fmt: skip
+    commands = (
+        ["show", run.path],
+        ["history", run.path],
+        ["compare", run.path, run.path],
+        ["status", run.path],
+        ["report", run.path, "--out", tmp_path / "report.html"],
+        ["eval", run.path, "--benchmark", problems, "data.task=code"],
+    )
     for command in commands:
         done = r3(*command)
         assert "unexpected" not in done.output or command[0] == "eval", done.output
         if command[0] == "eval" and key.startswith("reward."):
-            typed = {"reward.functions": f"[{value}]", "reward.code.languages": f"{{c:'{value}'}}"}.get(key, value)
-            assert done.exit_code == 1 and f"add {key}={typed} to the command" in done.output, done.output
+            typed = {
+                "reward.functions": f"[{value}]",
+                "reward.code.languages": f"{{c:'{value}'}}",
+            }.get(key, value)
+            assert done.exit_code == 1 and f"add {key}={typed} to the command" in done.output, (
+                done.output
+            )
         if command[0] == "show":
             assert done.exit_code == 0, done.output
     with suppress(R3Error):
@@ -222,8 +285,12 @@ ADDRESSES = [key for key, kind in of_others().items() if kind == "an address"]
 
 
 @pytest.mark.parametrize("key", [*ADDRESSES, "data.system_prompt"])
-@pytest.mark.parametrize("text", ["http://host/${oc.env:SECRET}", r"http://host/\${oc.env:SECRET}", "http://host/"])
-def test_a_run_gets_no_request_and_no_variable_of_its_reader(run, tmp_path, monkeypatch, key, text):
+@pytest.mark.parametrize(
+    "text", ["http://host/${oc.env:SECRET}", r"http://host/\${oc.env:SECRET}", "http://host/"]
+)
+def test_a_run_gets_no_request_and_no_variable_of_its_reader(
+    run, tmp_path, monkeypatch, key, text
+):
     secret = os.urandom(8).hex()  # code_state.txt has the text of this file
     monkeypatch.setenv("SECRET", secret)
     config = OmegaConf.to_container(OmegaConf.load(run.config))
@@ -234,8 +301,13 @@ def test_a_run_gets_no_request_and_no_variable_of_its_reader(run, tmp_path, monk
     (run.final_model / "config.json").write_text("{}")
     with TestClient(create_app(Library([run.path])), base_url="http://localhost") as client:
         shown = [client.get(page).text for page in ("/run", "/run/files")]
-    commands = (["show", run.path], ["compare", run.path, run.path], ["status", run.path],
-                ["report", run.path, "--out", tmp_path / "page.html"], ["eval", run.path, "--benchmark", "aime24", "--data-dir", tmp_path])  # fmt: skip
+    commands = (
+        ["show", run.path],
+        ["compare", run.path, run.path],
+        ["status", run.path],
+        ["report", run.path, "--out", tmp_path / "page.html"],
+        ["eval", run.path, "--benchmark", "aime24", "--data-dir", tmp_path],
+    )
     shown += [r3(*command).output for command in commands]
     with suppress(R3Error):
         shown.append(str(frames.Run(run.path).config))
@@ -253,18 +325,36 @@ def test_a_link_shows_no_line_of_its_target(run, tmp_path):
     other = RunDirectory(tmp_path / "other")
     other.create(load_config("cpu_smoke", [f"run_dir={other.path}"]))
     run.cluster.mkdir()
-    for file in (run.config, run.metrics, run.cluster / "state.json", run.cluster / "submitted.jsonl", run.error):
+    for file in (
+        run.config,
+        run.metrics,
+        run.cluster / "state.json",
+        run.cluster / "submitted.jsonl",
+        run.error,
+    ):
         before = file.read_text() if file.exists() else ""
         file.unlink(missing_ok=True)
         file.symlink_to(secret)
-        commands = (["show", run.path], ["compare", run.path, other.path], ["status", run.path],
-                    ["submit", "slurm", "experiment=cpu_smoke", f"run_dir={run.path}", "--dry-run"])  # fmt: skip
+        commands = (
+            ["show", run.path],
+            ["compare", run.path, other.path],
+            ["status", run.path],
+            ["submit", "slurm", "experiment=cpu_smoke", f"run_dir={run.path}", "--dry-run"],
+        )
         for command in commands:
             result = r3(*command)
-            assert "hunter2" not in result.output and "unexpected" not in result.output, (command, result.output)
-        for name, read in (("config.yaml", run.load_config), ("metrics.jsonl", run.read_metrics)):
+            assert "hunter2" not in result.output and "unexpected" not in result.output, (
+                command,
+                result.output,
+            )
+        for name, read in (
+            ("config.yaml", run.load_config),
+            ("metrics.jsonl", run.read_metrics),
+        ):
             if file.name == name:
-                with pytest.raises(R3Error, match=f"{name} cannot be read: it is a symbolic link"):
+                with pytest.raises(
+                    R3Error, match=f"{name} cannot be read: it is a symbolic link"
+                ):
                     read()
         file.unlink()
         if before:
@@ -274,17 +364,38 @@ def test_a_link_shows_no_line_of_its_target(run, tmp_path):
 def test_passwords_of_urls_are_the_owners_alone(run):
     """Files with them have mode 600, and what shows settings shows none."""
     public = run.config.stat().st_mode & 0o777
-    run.create(load_config("cpu_smoke", [f"run_dir={run.path}", "reward.urls=[http://me:hunter2@host]"]))
+    run.create(
+        load_config(
+            "cpu_smoke", [f"run_dir={run.path}", "reward.urls=[http://me:hunter2@host]"]
+        )
+    )
     run.mark_finished()
-    assert [file.stat().st_mode & 0o777 for file in (run.config, run.finished)] == [0o600, 0o600] != [public] * 2
+    assert (
+        [file.stat().st_mode & 0o777 for file in (run.config, run.finished)]
+        == [0o600, 0o600]
+        != [public] * 2
+    )
     assert "http://host" in run.changes.read_text() and "hunter2" not in run.changes.read_text()
     other = RunDirectory(run.path.with_name("other"))
     other.create(load_config("cpu_smoke", [f"run_dir={other.path}", "replay.k=3"]))
     differences = differences_between(*(settings_of(one.load_config()) for one in (run, other)))
-    assert ("reward.urls", ["http://host"], []) in differences and ("replay.k", 2, 3) in differences
+    assert ("reward.urls", ["http://host"], []) in differences and (
+        "replay.k",
+        2,
+        3,
+    ) in differences
     with pytest.raises(R3Error) as error:
-        run.check(load_config("cpu_smoke", [f"run_dir={run.path}", f"model.path=http://me:hunter2@{'x' * 200}/\x1b"]))
-    assert "hunter2" not in str(error.value) and "x" * 81 not in str(error.value) and str(error.value).isprintable()
+        run.check(
+            load_config(
+                "cpu_smoke",
+                [f"run_dir={run.path}", f"model.path=http://me:hunter2@{'x' * 200}/\x1b"],
+            )
+        )
+    assert (
+        "hunter2" not in str(error.value)
+        and "x" * 81 not in str(error.value)
+        and str(error.value).isprintable()
+    )
 
 
 class Planted:
@@ -304,8 +415,17 @@ def test_what_looks_at_a_run_unpickles_nothing(run, tmp_path, monkeypatch):
     (run.final_model / "model.safetensors").unlink()
     actor.mkdir(parents=True)
     actor.with_name("latest").write_text("global_step1")
-    places = [actor / "mp_rank_00_model_states.pt", actor / "r3.json", run.data_counts, run.history, run.rollouts / "step_000002.parquet"]  # fmt: skip
-    places += [run.final_model / name for name in ("pytorch_model.bin", "training_args.bin", "optimizer.pt")]
+    places = [
+        actor / "mp_rank_00_model_states.pt",
+        actor / "r3.json",
+        run.data_counts,
+        run.history,
+        run.rollouts / "step_000002.parquet",
+    ]
+    places += [
+        run.final_model / name
+        for name in ("pytorch_model.bin", "training_args.bin", "optimizer.pt")
+    ]
     for place in places:
         torch.save(Planted(ran), place)
     with suppress(Exception):
@@ -314,10 +434,17 @@ def test_what_looks_at_a_run_unpickles_nothing(run, tmp_path, monkeypatch):
     ran.unlink()
 
     task = "reasoning_gym:basic_arithmetic"
-    commands = (["show", run.path], ["show", run.path, "--step", 1], ["status", run.path], ["compare", run.path, run.path],
-                ["history", "verify", run.path], ["eval", run.path, "--benchmark", task, "--max-problems", 1, "--max-new-tokens", 8])  # fmt: skip
+    commands = (
+        ["show", run.path],
+        ["show", run.path, "--step", 1],
+        ["status", run.path],
+        ["compare", run.path, run.path],
+        ["history", "verify", run.path],
+        ["eval", run.path, "--benchmark", task, "--max-problems", 1, "--max-new-tokens", 8],
+    )
     monkeypatch.setattr(
-        "r3_openrlhf.evaluation.engine.Engine", lambda *_, **__: (_ for _ in ()).throw(R3Error("an engine"))
+        "r3_openrlhf.evaluation.engine.Engine",
+        lambda *_, **__: (_ for _ in ()).throw(R3Error("an engine")),
     )
     for command in commands:
         result = r3(*command)

@@ -30,13 +30,35 @@ def rollout(uid, number, text):
     tokens = max(1, -(-len(text) // PIECE))
     right = number % 3 == 0
     return {
-        "step": 1, "uid": uid, "context": "plain", "group": None, "verdict": "correct" if right else "wrong", "reason": text[:300],
-        "outcome_reward": float(right), "reward": float(right), "ranked": False, "advantage": float(number % 3 - 1), "recalled_from": None,
-        "truncated": not right, "num_tokens": tokens, "text": text, "answer": text[:5000], "prompt": text, "extras": json.dumps({text[:50]: text[:200]}),
-        "token_chars": np.array([min(PIECE, len(text) - at) for at in range(0, max(1, len(text)), PIECE)], dtype=np.uint16),
+        "step": 1,
+        "uid": uid,
+        "context": "plain",
+        "group": None,
+        "verdict": "correct" if right else "wrong",
+        "reason": text[:300],
+        "outcome_reward": float(right),
+        "reward": float(right),
+        "ranked": False,
+        "advantage": float(number % 3 - 1),
+        "recalled_from": None,
+        "truncated": not right,
+        "num_tokens": tokens,
+        "text": text,
+        "answer": text[:5000],
+        "prompt": text,
+        "extras": json.dumps({text[:50]: text[:200]}),
+        "token_chars": np.array(
+            [min(PIECE, len(text) - at) for at in range(0, max(1, len(text)), PIECE)],
+            dtype=np.uint16,
+        ),
         "token_entropy": np.full(tokens, 0.5, dtype=np.float16),
-        "trajectory": f"{number} {text[:50]}", "turn": 0, "state": text[:2000], "turn_reward": 0.0, "step_return": 0.0, "valid": True,
-    }  # fmt: skip
+        "trajectory": f"{number} {text[:50]}",
+        "turn": 0,
+        "state": text[:2000],
+        "turn_reward": 0.0,
+        "step_return": 0.0,
+        "valid": True,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +69,9 @@ def places(tmp_path_factory):
     settings = [f"run_dir='{run.parent}'", "logging.token_values=all", "model.path=smollm2"]
     directory.create(load_config("cpu_smoke", settings))
     config = directory.config.read_text(encoding="utf-8")
-    directory.config.write_text(config.replace("path: smollm2", f"path: {json.dumps(NAME)}"), encoding="utf-8")
+    directory.config.write_text(
+        config.replace("path: smollm2", f"path: {json.dumps(NAME)}"), encoding="utf-8"
+    )
     directory.data.parent.mkdir(parents=True, exist_ok=True)
     texts, rows, groups = [shown(text) for text in TEXTS], [], []
     with directory.data.open("w", encoding="utf-8") as file:
@@ -56,28 +80,51 @@ def places(tmp_path_factory):
             uid = f"{mine[0][:40]}/{first}"
             label = Label(uid=uid, problem=mine[0], references=mine[1:], task="math")
             file.write(json.dumps({"input": mine[0], "label": label.to_json()}) + "\n")
-            rows += [rollout(uid, number, text) | {"group": first} for number, text in enumerate(mine)]
+            rows += [
+                rollout(uid, number, text) | {"group": first}
+                for number, text in enumerate(mine)
+            ]
             groups.append((uid, len(mine)))
     directory.write_rollouts(1, rows)
-    directory.append_metrics({"step": 1, "reward_mean": 0.5, "<script>window.hacked=1</script>": 1.0})
+    directory.append_metrics(
+        {"step": 1, "reward_mean": 0.5, "<script>window.hacked=1</script>": 1.0}
+    )
     evaluation = run.parent / f"evaluation {NAME}"
     evaluation.mkdir()
     (evaluation / "settings.json").write_text("{}")
     responses = [
-        {"text": text, "num_tokens": 3, "finish_reason": "stop", "verdict": "wrong", "reason": text[:100], "extracted": text[:2000]}
+        {
+            "text": text,
+            "num_tokens": 3,
+            "finish_reason": "stop",
+            "verdict": "wrong",
+            "reason": text[:100],
+            "extracted": text[:2000],
+        }
         for text in [*CODE, *UNICODE, *HOSTILE]
-    ]  # fmt: skip
+    ]
     line = {"benchmark": NAME, "uid": groups[0][0], "responses": responses}
     (evaluation / "samples.jsonl").write_text(json.dumps(line) + "\n")
     page = link
     of_groups = [("step", 1, "plain", uid) for uid, _ in groups]
     markup = next(uid for uid, _ in groups if uid.startswith(HOSTILE[0][:10]) or "<" in uid)
     addresses = [
-        page(NAME), page(NAME, "step", 1), *(page(NAME, *parts) for parts in of_groups), page(NAME, "problem", markup),
-        *(page(NAME, kind, 1, place, "plain", markup) for kind in ("tokens", "trajectory") for place in (0, 3)),
-        page(evaluation.name), page(evaluation.name, "sample", NAME, groups[0][0]), page("compare", evaluation.name, evaluation.name),
-        f"/search?q={quote('window hacked')}", f"/search?q={quote(NAME)}", f"{page(NAME, 'step', 1)}?text={quote(NAME)}",
-    ]  # fmt: skip
+        page(NAME),
+        page(NAME, "step", 1),
+        *(page(NAME, *parts) for parts in of_groups),
+        page(NAME, "problem", markup),
+        *(
+            page(NAME, kind, 1, place, "plain", markup)
+            for kind in ("tokens", "trajectory")
+            for place in (0, 3)
+        ),
+        page(evaluation.name),
+        page(evaluation.name, "sample", NAME, groups[0][0]),
+        page("compare", evaluation.name, evaluation.name),
+        f"/search?q={quote('window hacked')}",
+        f"/search?q={quote(NAME)}",
+        f"{page(NAME, 'step', 1)}?text={quote(NAME)}",
+    ]
     return (run, evaluation), addresses
 
 
@@ -116,4 +163,6 @@ def test_payloads_are_text_and_do_nothing(page, places, tmp_path):
             assert found == nothing, (one, title)
     for text in map(shown, TEXTS):
         if text:
-            assert text.replace("\r\n", "\n").replace("\r", "\n").replace("\x00", "") in seen, text[:80]
+            assert text.replace("\r\n", "\n").replace("\r", "\n").replace("\x00", "") in seen, (
+                text[:80]
+            )

@@ -11,7 +11,11 @@ from tests.view.conftest import follow, serving, unpacked
 
 def test_every_key_of_the_metrics_can_be_drawn(page, server, story):
     """By a regular expression; what is chosen stands in the address, and each chart says its key and what it is."""
-    keys = {key for line in (story / "metrics.jsonl").read_text().splitlines() for key in json.loads(line)}
+    keys = {
+        key
+        for line in (story / "metrics.jsonl").read_text().splitlines()
+        for key in json.loads(line)
+    }
     page.goto(f"{server}/story")
     page.locator("#match").fill("^(loss|timing/)")
     page.locator(".chart .how code", has_text="timing/step_total").wait_for(state="attached")
@@ -26,7 +30,10 @@ def test_every_key_of_the_metrics_can_be_drawn(page, server, story):
     page.locator("#match").fill("(")
     assert page.locator("#match").get_attribute("aria-invalid") == "true"
     page.locator("#match").fill("no such key")
-    assert page.locator("#charts .note").text_content() == "No chart and no key matches no such key."
+    assert (
+        page.locator("#charts .note").text_content()
+        == "No chart and no key matches no such key."
+    )
 
 
 def test_keys_and_words_have_the_meaning_of_the_documentation():
@@ -46,7 +53,9 @@ def test_a_trajectory_counts_as_one_rollout(tmp_path):
     groups = groups_of(rows, step=step)
     played = {(row["uid"], row["trajectory"]) for row in rows if row["recalled_from"] is None}
     assert sum(group.num_fresh for group in groups) == len(played) < len(rows)
-    fresh = (row for row in rows if row["verdict"] == "correct" and row["recalled_from"] is None)
+    fresh = (
+        row for row in rows if row["verdict"] == "correct" and row["recalled_from"] is None
+    )
     won = {(row["uid"], row["trajectory"]) for row in fresh}
     assert sum(group.num_correct for group in groups) == len(won) > 0
 
@@ -71,7 +80,10 @@ def test_the_files_of_a_run(page, story, tmp_path):
     with serving(tmp_path / "runs", page=page) as address:
         page.goto(f"{address}/one")
         follow(page, page.get_by_role("link", name="Settings and log"))
-        cells = [row.locator("th, td").all_text_contents() for row in page.locator("table.facts tbody tr").all()]
+        cells = [
+            row.locator("th, td").all_text_contents()
+            for row in page.locator("table.facts tbody tr").all()
+        ]
         assert cells == [
             ["1970-01-01 00:00:08", "3", "policy update", "last seen"],
             ["1970-01-01 00:00:05", "–", "<i>", "3.0"],

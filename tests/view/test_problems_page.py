@@ -15,7 +15,14 @@ from tests.view.conftest import axe_faults, follow
 
 
 def row(uid="u", verdict="wrong", tokens=100, answer="1", tail=""):
-    return {"uid": uid, "verdict": verdict, "num_tokens": tokens, "answer": answer, "tail": tail, "step": 1}
+    return {
+        "uid": uid,
+        "verdict": verdict,
+        "num_tokens": tokens,
+        "answer": answer,
+        "tail": tail,
+        "step": 1,
+    }
 
 
 def test_reasons_by_hand():
@@ -24,9 +31,11 @@ def test_reasons_by_hand():
         row("b", tail="7 first\nSo the answer is 17"),
         row("c", "correct", tokens=5, answer="3"),
         *(row(f"d{n}", "correct", tokens=100, answer="3") for n in range(3)),
-        row("e", "correct", answer="2"), row("e", "wrong", answer="2"),
-        row("f", "ungraded", answer="2"), row("f", "wrong", answer="2"),
-    ]  # fmt: skip
+        row("e", "correct", answer="2"),
+        row("e", "wrong", answer="2"),
+        row("f", "ungraded", answer="2"),
+        row("f", "wrong", answer="2"),
+    ]
     references = {"a": ["7"], "b": ["7"], "e": ["9"]}
     assert {uid: list(reasons) for uid, reasons in suspicions(rows, references).items()} == {
         "a": ["wrong, and the reference is in its last line"],
@@ -37,24 +46,40 @@ def test_reasons_by_hand():
 
 WORDS = st.text(alphabet="abc17 .,{}\\", min_size=1, max_size=6).filter(str.strip)
 ROWS = st.lists(
-    st.builds(row, st.sampled_from("ab"), st.sampled_from(("correct", "wrong", "ungraded")), st.integers(1, 999), WORDS, WORDS),
+    st.builds(
+        row,
+        st.sampled_from("ab"),
+        st.sampled_from(("correct", "wrong", "ungraded")),
+        st.integers(1, 999),
+        WORDS,
+        WORDS,
+    ),
     max_size=12,
-)  # fmt: skip
+)
 
 
 @given(ROWS, WORDS)
 def test_reasons_hold_for_their_row_and_the_order_of_rows_says_nothing(rows, reference):
     found, turned = (suspicions(some, {"a": [reference]}) for some in (rows, rows[::-1]))
-    assert {uid: set(reasons) for uid, reasons in found.items()} == {u: set(reasons) for u, reasons in turned.items()}
+    assert {uid: set(reasons) for uid, reasons in found.items()} == {
+        u: set(reasons) for u, reasons in turned.items()
+    }
     right = sorted(one["num_tokens"] for one in rows if one["verdict"] == "correct")
     for uid, reasons in found.items():
         for reason, one in reasons.items():
-            same = {each["verdict"] for each in rows if (each["uid"], each["answer"]) == (uid, one["answer"])}
+            same = {
+                each["verdict"]
+                for each in rows
+                if (each["uid"], each["answer"]) == (uid, one["answer"])
+            }
             assert (
                 one["uid"] == uid
                 and {
-                    "wrong": one["verdict"] == "wrong" and uid == "a" and reference.strip() in one["tail"],
-                    "right": bool(right) and one["num_tokens"] * SHORT <= right[len(right) // 2],
+                    "wrong": one["verdict"] == "wrong"
+                    and uid == "a"
+                    and reference.strip() in one["tail"],
+                    "right": bool(right)
+                    and one["num_tokens"] * SHORT <= right[len(right) // 2],
                     "equal": {"correct", "wrong"} <= same,
                 }[reason[:5]]
             )
@@ -63,7 +88,9 @@ def test_reasons_hold_for_their_row_and_the_order_of_rows_says_nothing(rows, ref
 @pytest.fixture(scope="module")
 def groups(story):
     run = RunReader(story, name="story")
-    return [(step, group) for step in run.steps() for group in groups_of(run.rows(step), step=step)]
+    return [
+        (step, group) for step in run.steps() for group in groups_of(run.rows(step), step=step)
+    ]
 
 
 def test_the_numbers_are_those_of_the_steps(page, server, groups):
@@ -77,17 +104,29 @@ def test_the_numbers_are_those_of_the_steps(page, server, groups):
     assert len(lines) == len(plain)
     for line in lines:
         visits = plain[line.get_attribute("data-uid")]
-        shares = [group.num_correct / group.num_graded for _, group in visits if group.num_graded]
+        shares = [
+            group.num_correct / group.num_graded for _, group in visits if group.num_graded
+        ]
         last = max((step for step, group in visits if group.num_correct), default=None)
         fates = Counter(group.fate for _, group in visits if group.fate)
         cells = line.locator("td").all_text_contents()
         assert cells[:4] == [
-            str(len(visits)), f"{100 * shares[0]:.0f} %", f"{100 * shares[-1]:.0f} %", f"step {last}" if last else "never"
-        ]  # fmt: skip
-        assert line.locator(".fate").evaluate_all("all => all.map(one => one.dataset.fate)") == sorted(fates)
-        assert re.findall(r"(\d+)×", cells[4]) == [str(n) for _, n in sorted(fates.items()) if n > 1]
+            str(len(visits)),
+            f"{100 * shares[0]:.0f} %",
+            f"{100 * shares[-1]:.0f} %",
+            f"step {last}" if last else "never",
+        ]
+        assert line.locator(".fate").evaluate_all(
+            "all => all.map(one => one.dataset.fate)"
+        ) == sorted(fates)
+        assert re.findall(r"(\d+)×", cells[4]) == [
+            str(n) for _, n in sorted(fates.items()) if n > 1
+        ]
     page.locator("th[data-sort=right] button").click()
-    values = [float(line.get_attribute("data-right")) for line in page.locator("#groups tbody tr").all()]
+    values = [
+        float(line.get_attribute("data-right"))
+        for line in page.locator("#groups tbody tr").all()
+    ]
     assert values == sorted(values, reverse=True)
     assert axe_faults(page) == []
 
@@ -103,7 +142,9 @@ def test_what_is_marked_stays_and_what_is_shown_is_exported(page, server):
     with page.expect_download() as download:
         page.get_by_role("button", name="Export what is shown").click()
     (line,) = [json.loads(text) for text in download.value.path().read_text().splitlines()]
-    assert line["uid"] == uid and line["marked"] is True and line["problem"] and line["visits"] > 0
+    assert (
+        line["uid"] == uid and line["marked"] is True and line["problem"] and line["visits"] > 0
+    )
     page.get_by_role("button", name="marked", exact=True).click()
     page.get_by_role("button", name="suspicious", exact=True).click()
     for link in page.locator("#groups tbody tr:not([hidden]) a.tag").all()[:3]:

@@ -21,10 +21,26 @@ from r3_openrlhf.view.search import marked, search, texts_in
 def row(step, text="", *, uid="p", verdict="wrong", **changes):
     reward = {"correct": 1.5, "wrong": 0.0, "ungraded": None}[verdict]
     return {
-        "step": step, "uid": uid, "context": "plain", "group": 0, "group_replay": "off", "group_ranking": "off", "verdict": verdict, "reason": verdict, "outcome_reward": reward,
-        "reward": reward, "ranked": False, "advantage": 0.5, "recalled_from": None, "truncated": False, "num_tokens": len(text),
-        "entropy_peak": None, "entropy_global": None, "text": text, **changes,
-    }  # fmt: skip
+        "step": step,
+        "uid": uid,
+        "context": "plain",
+        "group": 0,
+        "group_replay": "off",
+        "group_ranking": "off",
+        "verdict": verdict,
+        "reason": verdict,
+        "outcome_reward": reward,
+        "reward": reward,
+        "ranked": False,
+        "advantage": 0.5,
+        "recalled_from": None,
+        "truncated": False,
+        "num_tokens": len(text),
+        "entropy_peak": None,
+        "entropy_global": None,
+        "text": text,
+        **changes,
+    }
 
 
 def make_run(path, steps):
@@ -39,21 +55,45 @@ def make_run(path, steps):
 def run(tmp_path_factory):
     """Two steps by hand, in a directory whose name is a pattern. Step 2 has a recalled copy of a row of step 1."""
     first = [
-        row(1, "Seven dwarfs dug for gold, so the answer is 7", verdict="correct", advantage=1.0),
+        row(
+            1, "Seven dwarfs dug for gold, so the answer is 7", verdict="correct", advantage=1.0
+        ),
         row(1, "the dwarfs are seven", advantage=-1.0, truncated=True),
-        row(1, "\\frac{1}{2} of it", uid="q", group=1, verdict="correct", reward=1.25, outcome_reward=1.25),
+        row(
+            1,
+            "\\frac{1}{2} of it",
+            uid="q",
+            group=1,
+            verdict="correct",
+            reward=1.25,
+            outcome_reward=1.25,
+        ),
     ]
     second = [
-        row(2, "gold and seven silver coins", ranked=True, reward=0.25, entropy_peak=2.0, entropy_global=0.5),
+        row(
+            2,
+            "gold and seven silver coins",
+            ranked=True,
+            reward=0.25,
+            entropy_peak=2.0,
+            entropy_global=0.5,
+        ),
         row(2, "no word of it", verdict="ungraded", group=None, advantage=None),
         row(2, "<b>seven</b>", uid="q", context="reflection", group=1),
-        row(2, "Seven dwarfs dug for gold, so the answer is 7", verdict="correct", recalled_from=1),
+        row(
+            2,
+            "Seven dwarfs dug for gold, so the answer is 7",
+            verdict="correct",
+            recalled_from=1,
+        ),
     ]
     return make_run(tmp_path_factory.mktemp("search") / "a=1 [b] *?", {1: first, 2: second})
 
 
 def places(run, query="", offset=0, **form):
-    hits, faults = search([run], query, {name: str(value) for name, value in form.items()}, offset=offset)
+    hits, faults = search(
+        [run], query, {name: str(value) for name, value in form.items()}, offset=offset
+    )
     assert faults == []
     return [(hit["step"], hit["at"]) for _, hit in hits]
 
@@ -71,16 +111,28 @@ def test_hits(run, case):
 def test_the_numbers_are_those_of_the_file(run):
     for name, hit in search([run], "", {})[0]:
         stored = list(run.directory.read_rollouts(step=hit["step"]))[hit["at"]]
-        assert {key: stored[key] for key in hit if key not in ("at", "file", "snippet")}.items() <= hit.items()
+        assert {
+            key: stored[key] for key in hit if key not in ("at", "file", "snippet")
+        }.items() <= hit.items()
         assert name == run.name
 
 
 def test_a_snippet_is_around_the_first_match(tmp_path):
     text = "alpha " + "x" * 5000 + " Beta beta " + "y" * 5000
     ((_, hit),), _ = search([make_run(tmp_path / "run", {1: [row(1, text)]})], "beta", {})
-    assert len(hit["snippet"]) == module.SNIPPET and hit["snippet"].index("Beta") == module.BEFORE
-    assert marked("<b>Seven</b>", ["seven"]) == [(False, "<b>"), (True, "Seven"), (False, "</b>")]
-    assert marked("a.b", []) == [(False, "a.b")] and marked("a.b", ["."]) == [(False, "a"), (True, "."), (False, "b")]
+    assert (
+        len(hit["snippet"]) == module.SNIPPET and hit["snippet"].index("Beta") == module.BEFORE
+    )
+    assert marked("<b>Seven</b>", ["seven"]) == [
+        (False, "<b>"),
+        (True, "Seven"),
+        (False, "</b>"),
+    ]
+    assert marked("a.b", []) == [(False, "a.b")] and marked("a.b", ["."]) == [
+        (False, "a"),
+        (True, "."),
+        (False, "b"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +147,9 @@ def test_a_mistake_is_one_sentence(run, query, form, sentence):
         search([run], query, form)
 
 
-@given(query=st.text(max_size=30) | st.text(alphabet="abAND OR NOT\"'*:^{}+-\\;%_$?", max_size=30))
+@given(
+    query=st.text(max_size=30) | st.text(alphabet="abAND OR NOT\"'*:^{}+-\\;%_$?", max_size=30)
+)
 @example("a\0b \ud800")
 @example("$files x'); DROP TABLE rollouts; --")
 @settings(max_examples=60, deadline=None)
@@ -107,7 +161,9 @@ def test_whatever_is_typed_is_data(run, query):
         return all(part in text or part[0].swapcase() + part[1:] in text for part in texts)
 
     expected = [
-        place for place in places(run) if fits(list(run.directory.read_rollouts(step=place[0]))[place[1]]["text"])
+        place
+        for place in places(run)
+        if fits(list(run.directory.read_rollouts(step=place[0]))[place[1]]["text"])
     ]
     assert places(run, query) == expected
 
@@ -118,7 +174,11 @@ def test_a_damaged_file_is_named_and_read_again_when_it_changes(tmp_path):
     file = file_of(run.directory.rollouts, 2)
     good, table = file.read_bytes(), pq.read_table(file)
     middle = good.index(b"gold") + 40
-    for content in (b"no Parquet", good[: len(good) // 2], good[:middle] + bytes(60) + good[middle + 60 :]):
+    for content in (
+        b"no Parquet",
+        good[: len(good) // 2],
+        good[:middle] + bytes(60) + good[middle + 60 :],
+    ):
         file.write_bytes(content)
         hits, (fault,) = search([run], "gold", {})
         assert [hit["step"] for _, hit in hits] == [1] and re.match(

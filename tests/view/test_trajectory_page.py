@@ -56,18 +56,32 @@ def test_every_trajectory_opens_with_its_turns(run, address):
             rows = run.rows_with_text(step, uid)
             names = list(dict.fromkeys(row["trajectory"] for row in rows))
             for place, name in enumerate(names):
-                html = read(address + link("agent_smoke", "trajectory", step, place, "plain", uid))
+                html = read(
+                    address + link("agent_smoke", "trajectory", step, place, "plain", uid)
+                )
                 turns, pages = turns_on(html), pages + 1
                 mine = [row for row in rows if row["trajectory"] == name]
                 assert list(turns) == [row["turn"] for row in mine]
                 for row, turn in zip(mine, turns.values(), strict=True):
-                    texts = dict(re.findall(r'class="text (prompt|response)"[^>]*>(.*?)</(?:pre|div)>', turn, re.S))
+                    texts = dict(
+                        re.findall(
+                            r'class="text (prompt|response)"[^>]*>(.*?)</(?:pre|div)>',
+                            turn,
+                            re.S,
+                        )
+                    )
                     assert unescape(texts["prompt"]) == row["prompt"]
                     assert unescape(texts.get("response", "")) == (row["text"] or "")
-                    assert row["state"] in text_of(turn) and (row["answer"] or "none") in text_of(turn)
+                    assert row["state"] in text_of(turn) and (
+                        row["answer"] or "none"
+                    ) in text_of(turn)
                     assert ("invalid" in turn) == (not row["valid"])
-                    shown = text_of(re.search(r'<b class="advantage[^>]*>(.*?)</b>', turn, re.S)[1])
-                    assert float(shown.replace("−", "-")) == pytest.approx(row["advantage"], abs=5.1e-4)
+                    shown = text_of(
+                        re.search(r'<b class="advantage[^>]*>(.*?)</b>', turn, re.S)[1]
+                    )
+                    assert float(shown.replace("−", "-")) == pytest.approx(
+                        row["advantage"], abs=5.1e-4
+                    )
     assert pages == 64
 
 
@@ -78,7 +92,9 @@ def test_pages_of_the_run_lead_to_its_trajectories(run, address):
     group = read(address + link("agent_smoke", "step", 1, "plain", uid))
     names = list(dict.fromkeys(row["trajectory"] for row in run.rows(1) if row["uid"] == uid))
     for row in (row for row in run.rows(1) if row["uid"] == uid):
-        of_row = link("agent_smoke", "trajectory", 1, names.index(row["trajectory"]), "plain", uid)
+        of_row = link(
+            "agent_smoke", "trajectory", 1, names.index(row["trajectory"]), "plain", uid
+        )
         assert f'href="{of_row}#turn-{row["turn"]}"' in group
 
 
@@ -113,8 +129,20 @@ def test_a_lost_trajectory(tmp_path):
     directory = RunDirectory(tmp_path / "run")
     directory.create(load_config("agent_smoke", [f"run_dir={directory.path}"]))
     words = dict.fromkeys(("text", "answer", "prompt", "state"), "go")
-    place = {"trajectory": "0", "turn": 0, "turn_reward": None, "step_return": None, "valid": None}
-    lost = {"verdict": "ungraded", "reason": "timeout", "num_tokens": 0, "reward": None, "advantage": None}
+    place = {
+        "trajectory": "0",
+        "turn": 0,
+        "turn_reward": None,
+        "step_return": None,
+        "valid": None,
+    }
+    lost = {
+        "verdict": "ungraded",
+        "reason": "timeout",
+        "num_tokens": 0,
+        "reward": None,
+        "advantage": None,
+    }
     directory.write_rollouts(1, [rollout(uid="lost", group=None, **words, **place) | lost])
     with serving(directory.path) as address:
         html = read(f"{address}/run/trajectory/1/0/plain/lost")

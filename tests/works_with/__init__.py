@@ -25,4 +25,9 @@ def rows_of(outcomes: dict[str, str]) -> str:
 def page() -> str:
     """The whole page."""
     there = [name for name in SECTIONS if Path(__file__).with_name(f"{name}.py").is_file()]
-    return "\n".join([HEAD, *(importlib.import_module(f"tests.works_with.{name}").section() for name in there)])
+    return "\n".join(
+        [
+            HEAD,
+            *(importlib.import_module(f"tests.works_with.{name}").section() for name in there),
+        ]
+    )

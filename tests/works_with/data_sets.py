@@ -21,22 +21,41 @@ STDIN = {"input": "1\n", "output": "2\n", "testtype": "stdin"}
 # name on the hub -> a row that differs in more than numbers
 ROWS = {
     "AI-MO/NuminaMath-1.5": lambda n: {
-        "problem": f"Find {n}.", "solution": "Long.", "source": "olympiads",
+        "problem": f"Find {n}.",
+        "solution": "Long.",
+        "source": "olympiads",
         "answer": "proof" if n % 10 == 3 else "notfound" if n % 10 == 7 else str(n),
     },
     "AI-MO/NuminaMath-CoT": lambda n: {
-        "source": "cn_k12", "problem": f"Find {n}.", "solution": f"So $\\boxed{{{n}}}$." if n % 8 else "Q.E.D.",
-        "messages": [{"role": "user", "content": f"Find {n}."}, {"role": "assistant", "content": "So."}],
+        "source": "cn_k12",
+        "problem": f"Find {n}.",
+        "solution": f"So $\\boxed{{{n}}}$." if n % 8 else "Q.E.D.",
+        "messages": [
+            {"role": "user", "content": f"Find {n}."},
+            {"role": "assistant", "content": "So."},
+        ],
     },
-    "POLARIS-Project/Polaris-Dataset-53K": lambda n: {"problem": f"Find {n}.", "answer": str(n), "difficulty": f"{n % 8}/8"},
+    "POLARIS-Project/Polaris-Dataset-53K": lambda n: {
+        "problem": f"Find {n}.",
+        "answer": str(n),
+        "difficulty": f"{n % 8}/8",
+    },
     "TIGER-Lab/MMLU-Pro": lambda n: {
-        "question": f"Which is {n}?", "options": ["1", "2", "3", "4"], "answer": "ABCD"[n % 4], "answer_index": n % 4,
+        "question": f"Which is {n}?",
+        "options": ["1", "2", "3", "4"],
+        "answer": "ABCD"[n % 4],
+        "answer_index": n % 4,
     },
     "livecodebench/code_generation_lite": lambda n: {
-        "question_content": f"Write {n}.", "starter_code": "", "public_test_cases": json.dumps([STDIN]), "metadata": "{}",
-        "private_test_cases": base64.b64encode(zlib.compress(pickle.dumps(json.dumps([STDIN])))).decode(),
+        "question_content": f"Write {n}.",
+        "starter_code": "",
+        "public_test_cases": json.dumps([STDIN]),
+        "metadata": "{}",
+        "private_test_cases": base64.b64encode(
+            zlib.compress(pickle.dumps(json.dumps([STDIN])))
+        ).decode(),
     },
-}  # fmt: skip
+}
 
 
 def filled(value: Any, n: int) -> Any:
@@ -47,13 +66,23 @@ def filled(value: Any, n: int) -> Any:
         return [filled(item, n) for item in value]
     if value == "INT":
         return n
-    return value.replace("<2n>", str(2 * n)).replace("<n>", str(n)) if isinstance(value, str) else value
+    return (
+        value.replace("<2n>", str(2 * n)).replace("<n>", str(n))
+        if isinstance(value, str)
+        else value
+    )
 
 
 # name on the hub -> (row n, the keys that it needs; None: it is refused)
 DATA_SETS = {
-    entry["name"]: (ROWS.get(entry["name"], lambda n, row=entry["row"]: filled(row, n)), entry["keys"])
-    for entry in map(json.loads, Path(__file__).with_name("data_sets.jsonl").read_text(encoding="utf-8").splitlines())
+    entry["name"]: (
+        ROWS.get(entry["name"], lambda n, row=entry["row"]: filled(row, n)),
+        entry["keys"],
+    )
+    for entry in map(
+        json.loads,
+        Path(__file__).with_name("data_sets.jsonl").read_text(encoding="utf-8").splitlines(),
+    )
 }
 
 

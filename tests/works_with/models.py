@@ -7,7 +7,12 @@ from pathlib import Path
 from r3_openrlhf.config import DataConfig, ModelConfig
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.problems.prompts import begin_of_text, render
-from r3_openrlhf.runs.models.checks import check_own_code, directory_findings, template_findings, tokenizer_findings
+from r3_openrlhf.runs.models.checks import (
+    check_own_code,
+    directory_findings,
+    template_findings,
+    tokenizer_findings,
+)
 from tests.families import FAMILIES, load_tokenizer, write_model
 from tests.works_with import rows_of
 
@@ -29,7 +34,9 @@ def outcome(name: str, directory: Path) -> str:
         (directory / "config.json").write_text(json.dumps({"auto_map": {"AutoConfig": "a.B"}}))
     if wrong == "adapter":
         (directory / "model.safetensors").unlink()
-        (directory / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base"}))
+        (directory / "adapter_config.json").write_text(
+            json.dumps({"base_model_name_or_path": "org/base"})
+        )
     try:
         check_own_code(ModelConfig(path=str(directory)), str(directory))
     except ConfigError as error:
@@ -51,7 +58,9 @@ def outcome(name: str, directory: Path) -> str:
     if "strftime_now" in (family.template or ""):
         notes.append("its date stays that of the first start")
     if "enable_thinking" in (family.template or ""):
-        notes.append("`data.chat_template_kwargs={enable_thinking: false}` switches thinking off")
+        notes.append(
+            "`data.chat_template_kwargs={enable_thinking: false}` switches thinking off"
+        )
     how = "works as it is" if data.chat_template else "works with `data.chat_template=false`"
     return _cell("; ".join([how, *notes]), "", directory)
 
@@ -64,7 +73,9 @@ def section() -> str:
     """The table of models."""
     with tempfile.TemporaryDirectory() as folder:
         names = enumerate((*FAMILIES, *WRONG))
-        rows = rows_of({name: outcome(name, Path(folder) / str(number)) for number, name in names})
+        rows = rows_of(
+            {name: outcome(name, Path(folder) / str(number)) for number, name in names}
+        )
     text = """## Models
 
 Tokenizers of bytes with the special tokens and the chat template of each family. A warning follows the

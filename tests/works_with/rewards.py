@@ -16,7 +16,13 @@ from tests.tables import tables_beside
 from tests.works_with import rows_of
 
 MODULE = Path(__file__).with_name("users_rewards.txt").read_text()
-ROW = {"problem": "8 * 9", "answer": "72", "solution": "72", "weight": 0.5, "data_source": "made/up"}
+ROW = {
+    "problem": "8 * 9",
+    "answer": "72",
+    "solution": "72",
+    "weight": 0.5,
+    "data_source": "made/up",
+}
 TABLES = tables_beside(__file__)
 MESSAGES = {"prompt": [{"role": "user", "content": "8 * 9"}]}
 
@@ -39,7 +45,13 @@ def _answer(path: str, body: Any) -> tuple[int, str]:
 def _result(item: dict[str, Any]) -> dict[str, Any]:
     right = "{72}" in item["response"]
     verdict = "correct" if right else "wrong"
-    return {"verdict": verdict, "reason": verdict, "score": float(right), "extracted": None, "seconds": 0.0}
+    return {
+        "verdict": verdict,
+        "reason": verdict,
+        "score": float(right),
+        "extracted": None,
+        "seconds": 0.0,
+    }
 
 
 def outcome(name: str, directory: Path) -> str:
@@ -52,7 +64,9 @@ def outcome(name: str, directory: Path) -> str:
             return [placed(item) for item in value]
         is_text = isinstance(value, str)
         return (
-            value.replace("SERVER", server.url).replace("my_rewards.py", f"{directory}/my_rewards.py")
+            value.replace("SERVER", server.url).replace(
+                "my_rewards.py", f"{directory}/my_rewards.py"
+            )
             if is_text
             else value
         )
@@ -62,7 +76,10 @@ def outcome(name: str, directory: Path) -> str:
             used = {key: placed(value) for key, value in settings.items()}
             config = RewardConfig(num_workers=1, length_reward_max_tokens=None, **used)
             found = probe_rewards(
-                config, Label(uid="u", references=["72"], task="math", problem="8 * 9", row=ROW | columns)
+                config,
+                Label(
+                    uid="u", references=["72"], task="math", problem="8 * 9", row=ROW | columns
+                ),
             )
         except ConfigError as refusal:
             return "refused: " + str(refusal).replace(f"{directory}/", "")

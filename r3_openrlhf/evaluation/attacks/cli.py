@@ -34,16 +34,30 @@ class Attempt(NamedTuple):
 
 @click.command("attack-rewards")
 @click.option("--task", type=click.Choice(list(TASKS)), default=DEFAULT_TASK, show_default=True)
-@click.option("--problems", required=True, help="A file, as data.path: .jsonl, .json, .parquet.")
+@click.option(
+    "--problems", required=True, help="A file, as data.path: .jsonl, .json, .parquet."
+)
 @click.option("--problem-key", default=None, help="As data.problem_key.")
 @click.option("--answer-key", default=None, help="As data.answer_key.")
 @click.option(
-    "--limit", default=200, show_default=True, type=click.IntRange(min=1), help="Problems, from the first on."
+    "--limit",
+    default=200,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Problems, from the first on.",
 )
 @click.option(
-    "--url", "urls", multiple=True, help="A reward server to be tried instead of local processes; may be repeated."
+    "--url",
+    "urls",
+    multiple=True,
+    help="A reward server to be tried instead of local processes; may be repeated.",
 )
-@click.option("--timeout", default=10.0, show_default=True, help="Seconds for one response, without --url.")
+@click.option(
+    "--timeout",
+    default=10.0,
+    show_default=True,
+    help="Seconds for one response, without --url.",
+)
 def attack_rewards(
     task: str,
     problems: str,
@@ -66,7 +80,9 @@ def attack_rewards(
 
     if problems.startswith(REASONING_GYM):
         name = problems.removeprefix(REASONING_GYM)
-        raise DataError(f"--problems is {problems}; in a checkout, use python benchmarks/scorer_attacks.py {name}")
+        raise DataError(
+            f"--problems is {problems}; in a checkout, use python benchmarks/scorer_attacks.py {name}"
+        )
     grading = Grading(RewardConfig(urls=list(urls), timeout_s=timeout))
     data = DataConfig(path=problems, task=task, problem_key=problem_key, answer_key=answer_key)
     labels = load_problems(data).labels[:limit]
@@ -75,18 +91,31 @@ def attack_rewards(
     attacks = [attempt for attempt in attempts if attempt.family]
     references = [attempt for attempt in attempts if not attempt.family]
     accepted, ungraded = (
-        [attack for attack in attacks if attack.verdict is verdict] for verdict in (Verdict.CORRECT, Verdict.UNGRADED)
+        [attack for attack in attacks if attack.verdict is verdict]
+        for verdict in (Verdict.CORRECT, Verdict.UNGRADED)
     )
-    refused = [reference for reference in references if reference.verdict is not Verdict.CORRECT]
-    counts = [Counter(attack.family for attack in some) for some in (attacks, accepted, ungraded)]
+    refused = [
+        reference for reference in references if reference.verdict is not Verdict.CORRECT
+    ]
+    counts = [
+        Counter(attack.family for attack in some) for some in (attacks, accepted, ungraded)
+    ]
     click.echo(f"{'attack':36} {'tried':>7} {'accepted':>9} {'ungraded':>9}")
     for family in counts[0]:
-        click.echo(f"{family:36} {counts[0][family]:7} {counts[1][family]:9} {counts[2][family]:9}")
+        click.echo(
+            f"{family:36} {counts[0][family]:7} {counts[1][family]:9} {counts[2][family]:9}"
+        )
     click.echo(f"references: {len(references)}, of which refused: {len(refused)}")
-    for kind, shown in (("accepted", accepted), ("ungraded", ungraded), ("reference refused", refused)):
+    for kind, shown in (
+        ("accepted", accepted),
+        ("ungraded", ungraded),
+        ("reference refused", refused),
+    ):
         for label, family, response, _, reason in shown[:SHOWN]:
             texts = f"{response[:MAX_CHARS]!r} for {str(label.references[:1])[:MAX_CHARS]}"
-            click.echo(f"{kind} ({family if kind == 'accepted' else reason}), {label.uid}: {texts}")
+            click.echo(
+                f"{kind} ({family if kind == 'accepted' else reason}), {label.uid}: {texts}"
+            )
     sys.exit(bool(accepted))
 
 
@@ -101,7 +130,13 @@ def attempt_all(labels: Sequence[Label], grading: Grading) -> list[Attempt]:
             tried = list(attacks_on(label))
             if label.references and not task.runs_programs:
                 tried.insert(0, ("", task.answer_form % label.references[0]))
-            requests = [grading.request(label, text, num_tokens=len(text), truncated=False) for _, text in tried]
+            requests = [
+                grading.request(label, text, num_tokens=len(text), truncated=False)
+                for _, text in tried
+            ]
             grades = zip(tried, grading.grade(requests), strict=True)
-            attempts += [Attempt(label, *response, grade.verdict, grade.reason) for response, grade in grades]
+            attempts += [
+                Attempt(label, *response, grade.verdict, grade.reason)
+                for response, grade in grades
+            ]
     return attempts

@@ -30,7 +30,10 @@ def attacks_on(label: Label) -> Attacks:
     """All attacks on one problem, in the form of its task."""
     task = TASKS[label.task]
     if task.runs_programs:
-        yield from ((family, task.answer_form % text) for family, text in program_attacks(label.references[0]))
+        yield from (
+            (family, task.answer_form % text)
+            for family, text in program_attacks(label.references[0])
+        )
     else:
         yield from answer_attacks(label.problem, label.references[0], label.task)
 
@@ -49,7 +52,9 @@ def filled(texts: Iterable[str], words: Words) -> Iterator[str]:
 
 _SEGMENTS = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\[(.+?)\\\]|\\\((.+?)\\\)", re.DOTALL)
 _RELATION = re.compile(r"=|<|>|\\leq?(?![a-z])|\\geq?(?![a-z])|\\neq?(?![a-z])")
-_SPELLING = re.compile(r"\\left|\\right|\\[dt]?frac|\\(?:text|mathrm)(?![a-z])|\\[,;:! ]|[\s{}$~]|\.$")
+_SPELLING = re.compile(
+    r"\\left|\\right|\\[dt]?frac|\\(?:text|mathrm)(?![a-z])|\\[,;:! ]|[\s{}$~]|\.$"
+)
 _DIGITS = re.compile(r"(?<![\w.^_{])\d{1,9}(?![\w.])")
 
 
@@ -61,26 +66,37 @@ def answer_attacks(problem: str, reference: str, task: str) -> Attacks:
         match = re.fullmatch(rule.get("when", "(?s:.*)"), answer)
         if match is None:
             continue
-        groups = {name: [group] for name, group in zip(("FIRST", "SECOND", "THIRD"), match.groups(), strict=False)}
+        groups = {
+            name: [group]
+            for name, group in zip(("FIRST", "SECOND", "THIRD"), match.groups(), strict=False)
+        }
         for text in filled(rule["texts"], words | groups):
             if _bare(text) not in seen:
                 seen.add(_bare(text))
                 yield rule["family"], rf"\boxed{{{text}}}"
     for rule in TEXTS["marked"]:
         pairs = itertools.permutations((reference, words["OTHER"][0]))
-        texts = [filled(rule["texts"], words | {"ONE": [first], "TWO": [second]}) for first, second in pairs]
+        texts = [
+            filled(rule["texts"], words | {"ONE": [first], "TWO": [second]})
+            for first, second in pairs
+        ]
         yield from ((rule["family"], text) for text in dict.fromkeys(itertools.chain(*texts)))
 
 
 def _words_of_answer(problem: str, answer: str) -> Words:
-    changed = [f"{answer[: m.start()]}{int(m[0]) + 1}{answer[m.end() :]}" for m in _DIGITS.finditer(answer)]
+    changed = [
+        f"{answer[: m.start()]}{int(m[0]) + 1}{answer[m.end() :]}"
+        for m in _DIGITS.finditer(answer)
+    ]
     unit = r"(?<=[\d}) ])%s(?![a-zA-Z])"
     words: Words = {
         "COPIED": list(_copied(problem, answer)),
         "PART": list(_parts(answer)),
         "CHANGED": changed[:3],
         "SWAPPED": [answer.replace(old, new) for old, new in TEXTS["swaps"].items()],
-        "CONVERTED": [re.sub(unit % re.escape(old), new, answer) for old, new in TEXTS["units"].items()],
+        "CONVERTED": [
+            re.sub(unit % re.escape(old), new, answer) for old, new in TEXTS["units"].items()
+        ],
         "OTHER": ["1234567", "x+17"],
         **dict.fromkeys(("WHOLE", "NEXT", "DOUBLE", "ABOVE"), ()),
     }
@@ -89,7 +105,12 @@ def _words_of_answer(problem: str, answer: str) -> Words:
     elif re.fullmatch(r"-?\d{1,15}", answer):
         value = int(answer)
         words["OTHER"] = [str(value + 1), str(-value) if value else "7", str(10 * value + 10)]
-        near = {"WHOLE": answer, "NEXT": value + 1, "DOUBLE": 2 * value, "ABOVE": abs(value) + 1}
+        near = {
+            "WHOLE": answer,
+            "NEXT": value + 1,
+            "DOUBLE": 2 * value,
+            "ABOVE": abs(value) + 1,
+        }
         words |= {name: [str(number)] for name, number in near.items()}
     return words
 

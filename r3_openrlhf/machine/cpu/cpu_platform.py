@@ -80,14 +80,18 @@ def _patch_zero3_gather(module) -> None:
 def _patch_deepspeed_strategy(module) -> None:
     """utils/deepspeed/deepspeed.py:106 builds a mesh of "cuda" devices."""
     init_device_mesh = module.init_device_mesh
-    module.init_device_mesh = lambda device, *args, **kwargs: init_device_mesh("cpu", *args, **kwargs)
+    module.init_device_mesh = lambda device, *args, **kwargs: init_device_mesh(
+        "cpu", *args, **kwargs
+    )
 
 
 def _patch_replay_buffer(module) -> None:
     """trainer/ppo_utils/replay_buffer.py:40 formats the current device into "cuda:{index}".
     Only this module's torch answers otherwise: other threads use torch.cuda at the same time."""
     torch = module.torch
-    module.torch = SimpleNamespace(**{**vars(torch), "device": lambda name: torch.device("cpu")})
+    module.torch = SimpleNamespace(
+        **{**vars(torch), "device": lambda name: torch.device("cpu")}
+    )
 
 
 def _patch_weight_sync_group(module) -> None:
@@ -102,7 +106,9 @@ class GlooBroadcaster:
     def __init__(self, host: str, port: int, rank: int, world_size: int, device=None) -> None:
         from vllm.distributed.utils import stateless_init_torch_distributed_process_group
 
-        self.group = stateless_init_torch_distributed_process_group(host, port, rank, world_size, backend="gloo")
+        self.group = stateless_init_torch_distributed_process_group(
+            host, port, rank, world_size, backend="gloo"
+        )
 
     def broadcast(self, tensor, src: int = 0, stream=None) -> None:
         """Every rank has rank `src`'s tensor at return; `stream` is for CUDA and left alone."""

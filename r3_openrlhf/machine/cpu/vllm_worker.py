@@ -2,7 +2,9 @@
 
 import torch
 import vllm.model_executor.layers.utils as vllm_layers
-from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
+from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
+    UnquantizedFusedMoEMethod,
+)
 
 from r3_openrlhf.machine import expert_weights
 from r3_openrlhf.machine.cpu import cpu_platform
@@ -41,7 +43,9 @@ class CpuWorkerWrap(WorkerWrap):
     def update_weight(self, name, dtype, shape, empty_cache=False):
         """Receive a weight from the trainer. ValueError: its dtype is not the engine's."""
         if dtype != self.model_config.dtype:
-            raise ValueError(f"{name} arrives as {dtype}, the engine holds {self.model_config.dtype}")
+            raise ValueError(
+                f"{name} arrives as {dtype}, the engine holds {self.model_config.dtype}"
+            )
         weight = torch.empty(shape, dtype=dtype, device=self.device)
         self._model_update_group.broadcast(weight, src=0)
         with expert_weights.loading(self, name, last=empty_cache):

@@ -89,7 +89,11 @@ class ForkServer:
     """
 
     def __init__(
-        self, program: str, *arguments: str, environment: Mapping[str, str], command: Sequence[str] = ()
+        self,
+        program: str,
+        *arguments: str,
+        environment: Mapping[str, str],
+        command: Sequence[str] = (),
     ) -> None:
         self._lock = threading.Lock()
         self._ends: deque[bytes] = deque(maxlen=64)
@@ -222,7 +226,12 @@ def serve(
             _kill_orphans(libraries)
 
 
-def _fork(run: Callable[[Sequence[int]], object], descriptors: Sequence[int], *, siblings: Sequence[int]) -> int:
+def _fork(
+    run: Callable[[Sequence[int]], object],
+    descriptors: Sequence[int],
+    *,
+    siblings: Sequence[int],
+) -> int:
     parent, pid = os.getpid(), os.fork()
     if pid == 0:
         try:
@@ -239,10 +248,16 @@ def _fork(run: Callable[[Sequence[int]], object], descriptors: Sequence[int], *,
 
 
 def _bury(channel: socket.socket, pidfd: int, pid: int, number: int, before_s: float) -> None:
-    waited = waited_s(pid) + waited_s(os.getpid()) - before_s  # as long as there is something of it
+    # as long as there is something of it
+    waited = waited_s(pid) + waited_s(os.getpid()) - before_s
     _, status, used = os.wait4(pid, 0)
     os.close(pidfd)
-    end = {"number": number, "status": status, "waited_s": waited, "cpu_s": used.ru_utime + used.ru_stime}
+    end = {
+        "number": number,
+        "status": status,
+        "waited_s": waited,
+        "cpu_s": used.ru_utime + used.ru_stime,
+    }
     channel.send(json.dumps(end).encode())
 
 

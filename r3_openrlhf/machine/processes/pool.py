@@ -57,7 +57,9 @@ class ItemLost(Exception):
         self.seconds = seconds
 
 
-def _fork_server(target: str, options: Mapping[str, Any], memory_bytes: int | None) -> ForkServer:
+def _fork_server(
+    target: str, options: Mapping[str, Any], memory_bytes: int | None
+) -> ForkServer:
     """Start the process to fork workers from; memory_bytes confines them. OSError."""
     path = [str(Path(__file__).absolute().parents[3]), *map(os.path.abspath, sys.path)]
     program = (
@@ -65,7 +67,9 @@ def _fork_server(target: str, options: Mapping[str, Any], memory_bytes: int | No
         f" run_template({os.getpid()}, {target!r}, {dict(options)!r}, memory_bytes={memory_bytes!r})"
     )
     variables = os.environ if memory_bytes is None else {"PATH": os.defpath, "LANG": "C.UTF-8"}
-    return ForkServer(program, environment={**variables, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})
+    return ForkServer(
+        program, environment={**variables, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -82,8 +86,14 @@ class _Worker:
     def ask(self, body: bytes | msgspec.Raw, limit_s: float) -> bytes:
         """Return the answer to one item. ItemLost: there is none; then the worker is of no more use."""
         self.number += 1
-        number, clock, done = self.number.to_bytes(NUMBER_BYTES, "big"), Clock(pid_of(self.pidfd)), threading.Event()
-        watcher = threading.Thread(target=self._end_late, args=(clock, limit_s, done), daemon=True)
+        number, clock, done = (
+            self.number.to_bytes(NUMBER_BYTES, "big"),
+            Clock(pid_of(self.pidfd)),
+            threading.Event(),
+        )
+        watcher = threading.Thread(
+            target=self._end_late, args=(clock, limit_s, done), daemon=True
+        )
         watcher.start()
         answer = b""
         with suppress(EOFError, OSError):
@@ -93,16 +103,25 @@ class _Worker:
         done.set()
         watcher.join()
         if not answer:
-            reason = "timeout" if self.is_late else "crashed" if self.connection.readable else "talkative"
+            reason = (
+                "timeout"
+                if self.is_late
+                else "crashed"
+                if self.connection.readable
+                else "talkative"
+            )
             raise ItemLost(reason, seconds=limit_s if self.is_late else clock.seconds())
         if not answer.startswith(number):
-            raise ItemLost("crashed", "it does not keep to the protocol", seconds=clock.seconds())
+            raise ItemLost(
+                "crashed", "it does not keep to the protocol", seconds=clock.seconds()
+            )
         return answer[NUMBER_BYTES:]
 
     def _end_late(self, clock: Clock, limit_s: float, done: threading.Event) -> None:
         """Kill it when the item's own time is over: no read or write here has another end."""
         while not done.wait(min(LOOK_S, max(limit_s - clock.seconds(), 0.001))):
-            if clock.seconds() >= limit_s and not self.connection.poll():  # no answer waits to be read
+            # no answer waits to be read
+            if clock.seconds() >= limit_s and not self.connection.poll():
                 self.is_late = True
                 self.kill()
                 return
@@ -142,10 +161,16 @@ class ProcessPool(AbstractContextManager["ProcessPool[Any]"], Generic[AnswerT]):
         on_lost: Callable[[ItemLost], AnswerT] | None = None,
     ) -> None:
         self.timeout_s = timeout_s
-        self._target, self._options, self._memory_bytes = target, dict(options or {}), memory_bytes
+        self._target, self._options, self._memory_bytes = (
+            target,
+            dict(options or {}),
+            memory_bytes,
+        )
         self._decode = msgspec.msgpack.Decoder(tuple[str | None, answer_type | None]).decode
         self._num_workers, self._attempts, self._on_lost = num_workers, attempts, on_lost
-        self._jobs: queue.SimpleQueue[tuple[bytes | msgspec.Raw, Future[AnswerT]] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[bytes | msgspec.Raw, Future[AnswerT]] | None] = (
+            queue.SimpleQueue()
+        )
         self._lock = threading.Lock()  # of what follows
         self._num_threads = 0
         self._closing = False
@@ -161,7 +186,10 @@ class ProcessPool(AbstractContextManager["ProcessPool[Any]"], Generic[AnswerT]):
 
     def submit(self, item: object) -> Future[AnswerT]:
         """Queue one item: plain data, or a msgspec.Raw of it. TypeError: it is no plain data."""
-        body, future = item if isinstance(item, msgspec.Raw) else encode(item), Future[AnswerT]()
+        body, future = (
+            item if isinstance(item, msgspec.Raw) else encode(item),
+            Future[AnswerT](),
+        )
         with self._lock:
             is_closing = self._closing
             if not is_closing:
@@ -201,7 +229,9 @@ class ProcessPool(AbstractContextManager["ProcessPool[Any]"], Generic[AnswerT]):
         self._jobs.put(None)  # for the next thread
         session.end()
 
-    def _answer(self, session: Session[AnswerT], body: bytes | msgspec.Raw, future: Future[AnswerT]) -> None:
+    def _answer(
+        self, session: Session[AnswerT], body: bytes | msgspec.Raw, future: Future[AnswerT]
+    ) -> None:
         for attempt in range(1, self._attempts + 1):
             try:
                 future.set_result(session.ask(body))
@@ -251,14 +281,19 @@ class ProcessPool(AbstractContextManager["ProcessPool[Any]"], Generic[AnswerT]):
         if time.monotonic() < self._no_start_before:
             raise ItemLost("unavailable", self._why_no_start)
         for layer in missing_layers() if self._memory_bytes is not None else ():
-            logger.warning("processes are less isolated than they should be: this kernel has no %s", layer)
+            logger.warning(
+                "processes are less isolated than they should be: this kernel has no %s", layer
+            )
         try:
             # before it is ready, so that `close` can end it
             self._server = _fork_server(self._target, self._options, self._memory_bytes)
             self._server.wait_until_ready()
         except OSError as error:
             self._end_server()
-            self._no_start_before, self._why_no_start = time.monotonic() + RETRY_START_S, str(error)
+            self._no_start_before, self._why_no_start = (
+                time.monotonic() + RETRY_START_S,
+                str(error),
+            )
             if not self._closing:
                 logger.error("no processes for %s: %s", self._target, error)
             raise ItemLost("unavailable", str(error)) from error
@@ -302,11 +337,14 @@ class Session(Generic[AnswerT]):
         except ItemLost:
             self.end()
             raise
-        if self._worker.is_killed:  # its time ended while this thread was about to read the answer
+        # its time ended while this thread was about to read the answer
+        if self._worker.is_killed:
             self.end()
         return typing.cast("AnswerT", answer)
 
-    def submit(self, item: object, *, then: Callable[[AnswerT], Any] = lambda answer: answer) -> Future[Any]:
+    def submit(
+        self, item: object, *, then: Callable[[AnswerT], Any] = lambda answer: answer
+    ) -> Future[Any]:
         """Ask, one item at a time; the future has `then` of the answer. After a lost item another
         process is next.
 
@@ -315,10 +353,14 @@ class Session(Generic[AnswerT]):
         future.set_running_or_notify_cancel()
         with self._lock:
             if self._is_busy:
-                self._pool._lose(future, ItemLost("raised", "a session takes one item at a time"))
+                self._pool._lose(
+                    future, ItemLost("raised", "a session takes one item at a time")
+                )
                 return future
             self._is_busy, self._is_closed = True, False
-        threading.Thread(target=self._work, args=(body, future, then), name="r3-session", daemon=True).start()
+        threading.Thread(
+            target=self._work, args=(body, future, then), name="r3-session", daemon=True
+        ).start()
         return future
 
     def _work(self, body: bytes, future: Future[Any], then: Callable[[AnswerT], Any]) -> None:
@@ -334,7 +376,9 @@ class Session(Generic[AnswerT]):
         if lost is None:
             future.set_result(then(answer))
         else:
-            self._pool._lose(future, ItemLost("closed", seconds=lost.seconds) if self._is_closed else lost)
+            self._pool._lose(
+                future, ItemLost("closed", seconds=lost.seconds) if self._is_closed else lost
+            )
 
     def close(self) -> None:
         """Free the process for other sessions; one at work is killed. Twice is harmless."""

@@ -17,7 +17,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_DUMPABLE, _PR_GET_SECCOMP, _PR_SET_SECCOMP = 1, 38, 4, 21, 22
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_DUMPABLE, _PR_GET_SECCOMP, _PR_SET_SECCOMP = (
+    1,
+    38,
+    4,
+    21,
+    22,
+)
 _PR_SET_CHILD_SUBREAPER = 36
 MAX_FILE_BYTES = 2**20
 
@@ -37,13 +43,17 @@ def missing_layers(version: int | None = None) -> list[str]:
 
     version: of Landlock's ABI; below 1: none."""
     version = _LANDLOCK_VERSION if version is None else version
-    has_seccomp = platform.machine() in _ARCHITECTURES and _libc.prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) >= 0
+    has_seccomp = (
+        platform.machine() in _ARCHITECTURES and _libc.prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) >= 0
+    )
     layers = {
-        "Landlock (a worker can read and write what the user can, the service's environment included)": version >= 1,
-        f"Landlock scopes (its version is {version}; that a worker reaches no other process hangs on seccomp alone)":
-            not 1 <= version < 6,
+        "Landlock (a worker can read and write what the user can, the service's environment included)": version
+        >= 1,
+        f"Landlock scopes (its version is {version}; that a worker reaches no other process hangs on seccomp alone)": not 1
+        <= version
+        < 6,
         "seccomp (a worker can start programs and open sockets)": has_seccomp,
-    }  # fmt: skip
+    }
     return [layer for layer, is_there in layers.items() if not is_there]
 
 
@@ -109,7 +119,9 @@ class Barriers:
             return layers
         if self._ruleset is not None:
             if _libc.syscall(_RESTRICT_SELF, self._ruleset, 0) != 0:
-                raise OSError(ctypes.get_errno(), "Landlock is there, but does not restrict this process")
+                raise OSError(
+                    ctypes.get_errno(), "Landlock is there, but does not restrict this process"
+                )
             os.close(self._ruleset)
             layers["landlock"] = True
         # root's capabilities could raise limits or reach others' processes
@@ -117,22 +129,38 @@ class Barriers:
         _libc.capset(header, bytes(24))
         if self._filter is not None:
             layers["seccomp"] = (
-                _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(self._filter), 0, 0) == 0
+                _libc.prctl(
+                    _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(self._filter), 0, 0
+                )
+                == 0
             )
         return layers
 
 
 # Landlock: https://docs.kernel.org/userspace-api/landlock.html
 
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same numbers on every architecture
-_LANDLOCK_VERSION = _libc.syscall(_CREATE_RULESET, None, 0, 1)  # of its ABI; below 1: there is none
+# the same numbers on every architecture
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = (
+    444,
+    445,
+    446,
+)
+# of its ABI; below 1: there is none
+_LANDLOCK_VERSION = _libc.syscall(_CREATE_RULESET, None, 0, 1)
 _RULE_PATH_BENEATH = 1
 _READ_FILE, _READ_DIR = 4, 8
 _READ = _READ_FILE | _READ_DIR
 _EXECUTE = 1
-_WRITE = 2 | 16 | 32 | 128 | 256 | 16384  # write; remove and make directories and files; truncate
+# write; remove and make directories and files; truncate
+_WRITE = 2 | 16 | 32 | 128 | 256 | 16384
 _OF_FILES = 1 | 2 | _READ_FILE | 16384  # rights that a rule about a file can give
-_ALL_FILE_RIGHTS = {1: 2**13 - 1, 2: 2**14 - 1, 3: 2**15 - 1, 4: 2**15 - 1}  # by ABI; 5 adds ioctl
+# by ABI; 5 adds ioctl
+_ALL_FILE_RIGHTS = {
+    1: 2**13 - 1,
+    2: 2**14 - 1,
+    3: 2**15 - 1,
+    4: 2**15 - 1,
+}
 
 
 _INSTALLED = ("site-packages", "dist-packages")
@@ -148,10 +176,24 @@ def library_paths(packages: Iterable[str] | None = None) -> list[str]:
 
     packages: of the installed ones only these; None: all."""
     standard = os.path.dirname(os.__file__)
-    libraries = {os.path.join(standard, name) for name in os.listdir(standard) if name not in _INSTALLED}
-    names = [""] if packages is None else [f"{name}{end}" for name in packages for end in ("", ".py", ".libs")]
+    libraries = {
+        os.path.join(standard, name) for name in os.listdir(standard) if name not in _INSTALLED
+    }
+    names = (
+        [""]
+        if packages is None
+        else [f"{name}{end}" for name in packages for end in ("", ".py", ".libs")]
+    )
     libraries.update(os.path.join(entry, name) for entry in installed_paths() for name in names)
-    return [*libraries, "/usr/lib", "/lib", "/lib64", "/usr/share/zoneinfo", "/dev/null", "/dev/urandom"]
+    return [
+        *libraries,
+        "/usr/lib",
+        "/lib",
+        "/lib64",
+        "/usr/share/zoneinfo",
+        "/dev/null",
+        "/dev/urandom",
+    ]
 
 
 def _make_ruleset(rules: Iterable[tuple[str, int]]) -> int | None:
@@ -169,7 +211,11 @@ def _make_ruleset(rules: Iterable[tuple[str, int]]) -> int | None:
         raise OSError(ctypes.get_errno(), "Landlock is there, but makes no set of rules")
     try:
         for path, rights in rules:
-            _allow(ruleset, path, handled_files & (rights if os.path.isdir(path) else rights & _OF_FILES))
+            _allow(
+                ruleset,
+                path,
+                handled_files & (rights if os.path.isdir(path) else rights & _OF_FILES),
+            )
     except OSError:
         os.close(ruleset)
         raise
@@ -192,7 +238,11 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 # seccomp: https://docs.kernel.org/userspace-api/seccomp_filter.html
 
 _CALLS = tomllib.loads(Path(__file__).with_name("system_calls.toml").read_text("utf-8"))
-_ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # audit's number, column of the table
+# audit's number, column of the table
+_ARCHITECTURES = {
+    "x86_64": (0xC000003E, 0),
+    "aarch64": (0xC00000B7, 1),
+}
 _X32_BIT = 0x40000000  # a second set of numbers for the same calls on x86_64
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _SECCOMP_MODE_FILTER = 2
@@ -210,16 +260,29 @@ def _make_filter(*, threads: bool, programs: bool) -> _Program | None:
     architecture, column = _ARCHITECTURES[platform.machine()]
     allowed = {numbers[column] for numbers in _CALLS["allowed"].values()} - {-1}
     number = {name: numbers[column] for name, numbers in _CALLS["by_argument"].items()}
-    code = [(_LOAD, 0, 0, 4), (_JUMP_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
+    code = [
+        (_LOAD, 0, 0, 4),
+        (_JUMP_EQUAL, 1, 0, architecture),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, 0),
+    ]
     code += [(_JUMP_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, _EPERM)]
 
-    def decide(call: str, argument: int, jump: int, values: Iterable[int], matched: int, otherwise: int) -> None:
+    def decide(
+        call: str, argument: int, jump: int, values: Iterable[int], matched: int, otherwise: int
+    ) -> None:
         """Decide about a call by the lower half of an argument."""
         block = [(_LOAD, 0, 0, 16 + 8 * argument)]
         for value in values:
             block += [(jump, 0, 1, value), (_RETURN, 0, 0, matched)]
         if number[call] >= 0:
-            code.extend([(_JUMP_EQUAL, 0, len(block) + 1, number[call]), *block, (_RETURN, 0, 0, otherwise)])
+            code.extend(
+                [
+                    (_JUMP_EQUAL, 0, len(block) + 1, number[call]),
+                    *block,
+                    (_RETURN, 0, 0, otherwise),
+                ]
+            )
 
     if threads:  # a lower limit would look like a kill for want of memory
         decide("setrlimit", 0, _JUMP_EQUAL, [resource.RLIMIT_CPU], _EPERM, _ALLOW)
@@ -239,7 +302,13 @@ def _make_filter(*, threads: bool, programs: bool) -> _Program | None:
         jump = _JUMP_ANY_BIT if "any_bit" in rule else _JUMP_EQUAL
         values, verdicts = rule.get("any_bit", rule.get("equal")), (_ALLOW, _EPERM)
         if threads or not rule["threads"]:
-            decide(call, rule["argument"], jump, values, *(verdicts if rule["allows"] else reversed(verdicts)))
+            decide(
+                call,
+                rule["argument"],
+                jump,
+                values,
+                *(verdicts if rule["allows"] else reversed(verdicts)),
+            )
     if threads:  # glibc's clone3 hides flags: it falls back to clone
         code += [(_JUMP_EQUAL, 0, 1, number["clone3"]), (_RETURN, 0, 0, _ENOSYS)]
     else:
@@ -248,7 +317,9 @@ def _make_filter(*, threads: bool, programs: bool) -> _Program | None:
         allowed.add(number["execve"])
     code += [(_JUMP_EQUAL, len(allowed) - i, 0, call) for i, call in enumerate(sorted(allowed))]
     code += [(_RETURN, 0, 0, _EPERM), (_RETURN, 0, 0, _ALLOW)]
-    return _Program(len(code), b"".join(struct.pack("=HBBI", *instruction) for instruction in code))
+    return _Program(
+        len(code), b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+    )
 
 
 # Audit hook

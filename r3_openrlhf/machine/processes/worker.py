@@ -32,7 +32,9 @@ def _plain(value: object) -> object:
 encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
 
 
-def run_template(owner: int, target: str, options: Mapping[str, Any], *, memory_bytes: int | None) -> None:
+def run_template(
+    owner: int, target: str, options: Mapping[str, Any], *, memory_bytes: int | None
+) -> None:
     """Serve forks, each with a socket as its descriptor, until the owner ends.
 
     Args:
@@ -46,9 +48,13 @@ def run_template(owner: int, target: str, options: Mapping[str, Any], *, memory_
         handle = getattr(importlib.import_module(module), attribute)(**options)
         parameter = next(iter(inspect.signature(handle, eval_str=True).parameters.values()))
     except Exception as error:
-        channel.send(json.dumps({"error": f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]}).encode())
+        channel.send(
+            json.dumps({"error": f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]}).encode()
+        )
         raise
-    decode = msgspec.msgpack.Decoder(Any if parameter.annotation is parameter.empty else parameter.annotation).decode
+    decode = msgspec.msgpack.Decoder(
+        Any if parameter.annotation is parameter.empty else parameter.annotation
+    ).decode
 
     def run(descriptors: Sequence[int]) -> None:
         connection = Connection(descriptors[0])
@@ -81,7 +87,11 @@ def serve(connection: Connection, handle: Callable[[bytes], Any]) -> None:
         except MemoryError:
             raise  # nothing in this process can be relied on any more
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS].encode("utf-8", "replace").decode()
+            text = (
+                f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
+                .encode("utf-8", "replace")
+                .decode()
+            )
             connection.send_bytes(number + encode((text, None)))
             return
         connection.send_bytes(number + answer)

@@ -33,7 +33,9 @@ def group_advantages(
     if recalled is not None:
         same_length(rewards=values, recalled=list(recalled))
     elif off_policy_only:
-        raise ValueError("recalled is None; off_policy_only needs to know which rows were recalled")
+        raise ValueError(
+            "recalled is None; off_policy_only needs to know which rows were recalled"
+        )
 
     if len(set(values)) == 1:
         return [0.0] * len(values)
@@ -41,11 +43,14 @@ def group_advantages(
     std = statistics.stdev(values)
     damped = recalled if off_policy_only and recalled is not None else [True] * len(values)
     return [
-        (value - mean) / ((alpha if damp else 1.0) * std + lam) for value, damp in zip(values, damped, strict=True)
+        (value - mean) / ((alpha if damp else 1.0) * std + lam)
+        for value, damp in zip(values, damped, strict=True)
     ]
 
 
-def amplify_successes(advantages: Sequence[float], correct: Sequence[bool], *, factor: float) -> list[float]:
+def amplify_successes(
+    advantages: Sequence[float], correct: Sequence[bool], *, factor: float
+) -> list[float]:
     """Successes weigh more than failures (R³L, arXiv 2601.03715, which takes 3).
 
         A_i + (factor - 1) * V   where row i is correct,   A_i elsewhere
@@ -62,4 +67,7 @@ def amplify_successes(advantages: Sequence[float], correct: Sequence[bool], *, f
     factor = finite_value("factor", factor, above=0)
     successes = [value for value, mark in zip(values, marks, strict=True) if mark]
     verdict = max(0.0, statistics.fmean(successes)) if 0 < len(successes) < len(values) else 0.0
-    return [value + (factor - 1) * verdict if mark else value for value, mark in zip(values, marks, strict=True)]
+    return [
+        value + (factor - 1) * verdict if mark else value
+        for value, mark in zip(values, marks, strict=True)
+    ]

@@ -26,10 +26,14 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
     )
     graded = [r for r in batch.rollouts if r.verdict is not Verdict.UNGRADED]
     num_rollouts = max(1, len(batch.rollouts))
-    tokens = dict.fromkeys(("mixed", "all_correct", "none_correct", "reflection", "prefix", "hint"), 0)
+    tokens = dict.fromkeys(
+        ("mixed", "all_correct", "none_correct", "reflection", "prefix", "hint"), 0
+    )
     for group in groups:
         kind = str(group.state if group.context is Context.PLAIN else group.context)
-        tokens[kind] += sum(rows[i].rollout.num_sampled_tokens for i in group.rows if not rows[i].recalled)
+        tokens[kind] += sum(
+            rows[i].rollout.num_sampled_tokens for i in group.rows if not rows[i].recalled
+        )
     of_mixed = [
         rows[i].rollout.verdict is Verdict.CORRECT
         for group in groups
@@ -53,21 +57,29 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
         "r3/replay/imported": count(bool(row.rollout.origin) for row in rows),
         "r3/replay/rehearsed": count(row.rehearsed for row in rows),
         "r3/replay/hits": count(bool(g.recalled) for g in wanted),
-        "r3/replay/hits_correct": count(bool(g.recalled) and g.state is GroupState.NONE_CORRECT for g in wanted),
+        "r3/replay/hits_correct": count(
+            bool(g.recalled) and g.state is GroupState.NONE_CORRECT for g in wanted
+        ),
         "r3/replay/misses": count(not g.recalled for g in wanted),
-        "r3/replay/starts_elsewhere": count(g.replay is RecallFate.STARTS_ELSEWHERE for g in groups),
+        "r3/replay/starts_elsewhere": count(
+            g.replay is RecallFate.STARTS_ELSEWHERE for g in groups
+        ),
         "r3/replay/mean_lag": mean_or_zero(lags),
         "r3/replay/max_lag": float(max(lags, default=0)),
         "r3/reflection/groups": count(g.context is Context.REFLECTION for g in groups),
         "r3/reflection/accuracy": accuracy(graded, Context.REFLECTION, reflection_uids),
         "r3/reflection/plain_accuracy": accuracy(graded, Context.PLAIN, reflection_uids),
         "r3/prefix/groups": count(g.context is Context.PREFIX for g in groups),
-        "r3/prefix/mixed": count(g.context is Context.PREFIX and g.state is GroupState.MIXED for g in groups),
+        "r3/prefix/mixed": count(
+            g.context is Context.PREFIX and g.state is GroupState.MIXED for g in groups
+        ),
         "r3/prefix/accuracy": mean_or_zero([r.verdict is Verdict.CORRECT for r in prefixed]),
         "r3/prefix/tokens_given": mean_or_zero([r.prefix_tokens for r in prefixed]),
         "r3/hint/groups": count(g.context is Context.HINT for g in groups),
         "r3/hint/accuracy": mean_or_zero(hinted),
-        "r3/hint/recalled": count(row.recalled and row.rollout.context is Context.HINT for row in rows),
+        "r3/hint/recalled": count(
+            row.recalled and row.rollout.context is Context.HINT for row in rows
+        ),
         "r3/ranking/groups": float(len(ranked_groups)),
         "r3/ranking/groups_exact": count(g.entropy_source == "exact" for g in ranked_groups),
         "r3/ranking/rows": float(len(ranked)),
@@ -113,12 +125,21 @@ def fresh_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 def trained_tokens(batch: MixedBatch, *, passes: int) -> float:
     """Tokens of the update: prompt and response tokens of the trained rows, once for each pass."""
-    return float(sum(len(batch.prompt_ids_of(row)) + row.rollout.num_tokens for row in batch.trained) * passes)
+    return float(
+        sum(len(batch.prompt_ids_of(row)) + row.rollout.num_tokens for row in batch.trained)
+        * passes
+    )
 
 
 def accuracy(rollouts: Sequence[Rollout], context: Context, uids: set[str]) -> float:
     """Share of correct rollouts of these problems in this context; 0.0 without any."""
-    return mean_or_zero([r.verdict is Verdict.CORRECT for r in rollouts if r.context is context and r.uid in uids])
+    return mean_or_zero(
+        [
+            r.verdict is Verdict.CORRECT
+            for r in rollouts
+            if r.context is context and r.uid in uids
+        ]
+    )
 
 
 def count(values: Iterable[object]) -> float:

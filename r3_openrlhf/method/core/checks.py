@@ -34,7 +34,9 @@ def same_length(**lists: list[Any]) -> None:
     lengths = {name: len(values) for name, values in lists.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(
-            "lengths differ: " + ", ".join(f"{name} has {length}" for name, length in lengths.items()) + " values"
+            "lengths differ: "
+            + ", ".join(f"{name} has {length}" for name, length in lengths.items())
+            + " values"
         )
 
 

@@ -38,7 +38,9 @@ def entropy_statistics(
     peak_fraction = finite_value("peak_fraction", peak_fraction, above=0, max=1)
     entropies_T = np.sort(_array("entropies", entropies, num_dims=1).astype(np.float64))
     if not np.isfinite(entropies_T).all():
-        raise ValueError(f"entropies holds {entropies_T[~np.isfinite(entropies_T)][0]}; entropies must be finite")
+        raise ValueError(
+            f"entropies holds {entropies_T[~np.isfinite(entropies_T)][0]}; entropies must be finite"
+        )
     if entropies_T[0] < -ROUNDING:
         raise ValueError(f"entropies holds {entropies_T[0]}; an entropy cannot be negative")
     num_peak = max(1, math.floor(peak_fraction * len(entropies_T)))
@@ -73,7 +75,9 @@ def topk_entropy_bounds(logprobs_Tk: Any, *, vocab_size: int) -> tuple[np.ndarra
     head_T = -np.einsum("tk,tk->t", probs_Tk, logprobs_Tk)
     # m = -(p_top - 1) - (the other p): expm1 keeps the digits that 1 - sum loses near 1.
     top_T1 = logprobs_Tk.argmax(axis=1)[:, None]
-    np.put_along_axis(probs_Tk, top_T1, np.expm1(np.take_along_axis(logprobs_Tk, top_T1, axis=1)), axis=1)
+    np.put_along_axis(
+        probs_Tk, top_T1, np.expm1(np.take_along_axis(logprobs_Tk, top_T1, axis=1)), axis=1
+    )
     tail_T = -np.einsum("tk->t", probs_Tk)
     if tail_T.min() < -ROUNDING:
         raise ValueError(
@@ -87,7 +91,11 @@ def topk_entropy_bounds(logprobs_Tk: Any, *, vocab_size: int) -> tuple[np.ndarra
 
 @torch.no_grad()
 def token_logprobs_and_entropy(
-    logits_TV: torch.Tensor, labels_T: torch.Tensor, *, temperature: float = 1.0, chunk_tokens: int | None = None
+    logits_TV: torch.Tensor,
+    labels_T: torch.Tensor,
+    *,
+    temperature: float = 1.0,
+    chunk_tokens: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(log-prob of the label, entropy of the distribution) per token; float32 [T], same device.
 
@@ -109,17 +117,23 @@ def token_logprobs_and_entropy(
             f"logits_TV has shape {tuple(logits_TV.shape)}; it must be [tokens, vocabulary], none of them 0"
         )
     if labels_T.shape != logits_TV.shape[:1]:
-        raise ValueError(f"labels_T has shape {tuple(labels_T.shape)}; logits_TV has {logits_TV.shape[0]} tokens")
+        raise ValueError(
+            f"labels_T has shape {tuple(labels_T.shape)}; logits_TV has {logits_TV.shape[0]} tokens"
+        )
 
     if chunk_tokens is None:
-        buffer_bytes = CPU_BUFFER_BYTES if logits_TV.device.type == "cpu" else DEVICE_BUFFER_BYTES
+        buffer_bytes = (
+            CPU_BUFFER_BYTES if logits_TV.device.type == "cpu" else DEVICE_BUFFER_BYTES
+        )
         chunk_tokens = max(1, buffer_bytes // (4 * logits_TV.shape[1]))
     dtype = torch.promote_types(logits_TV.dtype, torch.float32)
     logprobs_T = torch.empty(logits_TV.shape[0], dtype=torch.float32, device=logits_TV.device)
     entropy_T = torch.empty_like(logprobs_T)
     for start in range(0, logits_TV.shape[0], chunk_tokens):
         chunk = slice(start, start + chunk_tokens)
-        x_CV = logits_TV[chunk] if temperature == 1.0 else logits_TV[chunk].to(dtype) / temperature
+        x_CV = (
+            logits_TV[chunk] if temperature == 1.0 else logits_TV[chunk].to(dtype) / temperature
+        )
         label_C = x_CV.gather(1, labels_T[chunk, None].long()).squeeze(1).to(dtype)
         max_C1 = x_CV.amax(dim=1, keepdim=True).to(dtype)
         z_CV = (x_CV - max_C1).clamp_(min=LOG_ZERO)
@@ -135,7 +149,9 @@ def token_logprobs_and_entropy(
 def _array(name: str, values: Any, *, num_dims: int) -> np.ndarray:
     """`values` as float32 or float64 numpy. ValueError when empty or of another shape."""
     if isinstance(values, torch.Tensor):
-        values = values.detach().to(torch.promote_types(values.dtype, torch.float32)).cpu().numpy()
+        values = (
+            values.detach().to(torch.promote_types(values.dtype, torch.float32)).cpu().numpy()
+        )
     try:
         array = np.asarray(values)
         if array.dtype != np.float32:
@@ -143,5 +159,7 @@ def _array(name: str, values: Any, *, num_dims: int) -> np.ndarray:
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} is not a rectangular array of numbers ({error})") from None
     if array.ndim != num_dims or array.size == 0:
-        raise ValueError(f"{name} has shape {array.shape}; it must have {num_dims} dimensions, none of them 0")
+        raise ValueError(
+            f"{name} has shape {array.shape}; it must have {num_dims} dimensions, none of them 0"
+        )
     return array

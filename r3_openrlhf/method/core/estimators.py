@@ -19,7 +19,12 @@ from r3_openrlhf.method.core.checks import finite_values
 from r3_openrlhf.method.open_table import OpenTable, named_by, tried
 
 PSR_WEIGHT = 0.1  # lambda of W-REINFORCE, arXiv 2506.01347, section 5
-EQ_3: dict[str, Any] = {"alpha": 1.0, "lam": 1e-9, "off_policy_only": False}  # eq. 1: OpenRLHF's group_norm
+# eq. 1: OpenRLHF's group_norm
+EQ_3: dict[str, Any] = {
+    "alpha": 1.0,
+    "lam": 1e-9,
+    "off_policy_only": False,
+}
 # keyword -> its value for the made-up group of four: two right, the last recalled, unequal lengths
 FACTS: dict[str, Any] = {
     "correct": [True, True, False, False],  # verdicts
@@ -42,9 +47,13 @@ class GroupEstimator:
     def of(self, rewards: Sequence[float], **facts: Any) -> list[float]:
         """Compute the advantages of a group. `facts`: all of FACTS, with a value for each row where a row has
         one. ValueError: the function returned another number of values, or one that is not finite."""
-        values = finite_values("advantages", self.function(rewards, **named_by(self.function, facts)))
+        values = finite_values(
+            "advantages", self.function(rewards, **named_by(self.function, facts))
+        )
         if len(values) != len(rewards):
-            raise ValueError(f"an estimator gave {len(values)} advantages for {len(rewards)} rewards")
+            raise ValueError(
+                f"an estimator gave {len(values)} advantages for {len(rewards)} rewards"
+            )
         return values
 
     def reads(self, name: str) -> bool:
@@ -65,7 +74,11 @@ class GroupEstimator:
 def mean_baseline(rewards: Sequence[float]) -> list[float]:
     """A_i = r_i - mean(r)                             Dr. GRPO, arXiv 2503.20783"""
     mean = fmean(rewards)
-    return [0.0] * len(rewards) if len(set(rewards)) == 1 else [reward - mean for reward in rewards]
+    return (
+        [0.0] * len(rewards)
+        if len(set(rewards)) == 1
+        else [reward - mean for reward in rewards]
+    )
 
 
 def rloo(rewards: Sequence[float]) -> list[float]:
@@ -102,8 +115,14 @@ def gpg(rewards: Sequence[float], *, differing: float) -> list[float]:
 def estimator_of_user(key: str, path: str, function: Any) -> GroupEstimator:
     """Make an entry of a user's function. ConfigError: it cannot be called, or fails on a made-up group."""
     estimator = GroupEstimator(function)
-    for rewards, num_right in (([1.75, 1.5, 0.0, 0.0], 2), ([0.0] * 4, 0), ([1.75, 1.5, 1.0, 1.25], 4)):
-        call = partial(estimator.of, rewards, **FACTS | {"correct": [i < num_right for i in range(4)]})
+    for rewards, num_right in (
+        ([1.75, 1.5, 0.0, 0.0], 2),
+        ([0.0] * 4, 0),
+        ([1.75, 1.5, 1.0, 1.25], 4),
+    ):
+        call = partial(
+            estimator.of, rewards, **FACTS | {"correct": [i < num_right for i in range(4)]}
+        )
         tried(key, path, call, on=f"a made-up group of four, {num_right} of them right")
     return estimator
 

@@ -31,7 +31,10 @@ def group_state(verdicts: Iterable[Verdict]) -> GroupState:
 
 def opposite_verdict(state: GroupState) -> Verdict | None:
     """Return the verdict that a collapsed group lacks, to recall (CCR). None: nothing to recall."""
-    return {GroupState.ALL_CORRECT: Verdict.WRONG, GroupState.NONE_CORRECT: Verdict.CORRECT}.get(state)
+    return {
+        GroupState.ALL_CORRECT: Verdict.WRONG,
+        GroupState.NONE_CORRECT: Verdict.CORRECT,
+    }.get(state)
 
 
 class RecallFate(Word):
@@ -40,7 +43,9 @@ class RecallFate(Word):
     NOT_COLLAPSED = "not_collapsed"
     OFF = "off"  # replay.enabled=false
     FAILURES_OFF = "failures_off"  # all right, with replay.recall_failures=false
-    STARTS_ELSEWHERE = "starts_elsewhere"  # its rows begin where nothing that it could recall does
+    STARTS_ELSEWHERE = (
+        "starts_elsewhere"  # its rows begin where nothing that it could recall does
+    )
     RECALLED = "recalled"
     NEVER_SAMPLED = "never_sampled"  # no rollout of that verdict has ever been graded
     EVICTED = "evicted"  # all have left the store, or found no room in it

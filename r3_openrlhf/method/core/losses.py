@@ -55,7 +55,14 @@ class TokenLoss:
     of_user: bool = False
 
     def of(
-        self, now: Tensor, old: Tensor, advantages: Tensor, mask: Tensor, *, settings: LossSettings, recalled: Tensor
+        self,
+        now: Tensor,
+        old: Tensor,
+        advantages: Tensor,
+        mask: Tensor,
+        *,
+        settings: LossSettings,
+        recalled: Tensor,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the loss of each token, and which tokens are clipped; None: nothing is.
 
@@ -64,7 +71,9 @@ class TokenLoss:
         result = self.function(now, old, advantages, mask, **facts)
         loss, clipped = result if isinstance(result, tuple) else (result, None)
         if tuple(loss.shape) != tuple(now.shape):
-            raise ValueError(f"a loss has the shape {list(loss.shape)}; one of each token is {list(now.shape)}")
+            raise ValueError(
+                f"a loss has the shape {list(loss.shape)}; one of each token is {list(now.shape)}"
+            )
         return loss, clipped
 
 
@@ -81,17 +90,23 @@ def _clipped(ratio: Tensor, adv: Tensor, settings: LossSettings) -> Clipped:
     return -gain, bounded < plain
 
 
-def ppo(now: Tensor, old: Tensor, adv: Tensor, _mask: Tensor, *, settings: LossSettings) -> Clipped:
+def ppo(
+    now: Tensor, old: Tensor, adv: Tensor, _mask: Tensor, *, settings: LossSettings
+) -> Clipped:
     """Compute -min(r A, clip(r) A); where A < 0 at most dual_clip |A|  arXiv 1707.06347, 1912.09729"""
     return _clipped(_ratio(now, old), adv, settings)
 
 
-def gspo(now: Tensor, old: Tensor, adv: Tensor, mask: Tensor, *, settings: LossSettings) -> Clipped:
+def gspo(
+    now: Tensor, old: Tensor, adv: Tensor, mask: Tensor, *, settings: LossSettings
+) -> Clipped:
     """Compute ppo's with s = exp(mean over the response of log r)      GSPO, arXiv 2507.18071"""
     return _clipped(_mean_of_response(now - old, mask).exp() * mask, adv, settings)
 
 
-def cispo(now: Tensor, old: Tensor, adv: Tensor, _mask: Tensor, *, settings: LossSettings) -> Clipped:
+def cispo(
+    now: Tensor, old: Tensor, adv: Tensor, _mask: Tensor, *, settings: LossSettings
+) -> Clipped:
     """Compute -stop(clip(r)) A log pi                                  CISPO, arXiv 2506.13585, eq. 4
 
     A clipped token keeps its gradient. The paper has no bound below (eps_clip_low 1)."""
@@ -124,13 +139,27 @@ def gpg(now: Tensor, _old: Tensor, adv: Tensor, _mask: Tensor) -> Tensor:
 
 
 def exgrpo(
-    now: Tensor, old: Tensor, adv: Tensor, mask: Tensor, *, settings: LossSettings, recalled: Tensor
+    now: Tensor,
+    old: Tensor,
+    adv: Tensor,
+    mask: Tensor,
+    *,
+    settings: LossSettings,
+    recalled: Tensor,
 ) -> Clipped:
     """Compute -r / (r + c) A in a recalled row, ppo's in a fresh one   ExGRPO, arXiv 2510.02245"""
     return _shaped(_ratio(now, old), adv, recalled, ppo(now, old, adv, mask, settings=settings))
 
 
-def luffy(now: Tensor, old: Tensor, adv: Tensor, mask: Tensor, *, settings: LossSettings, recalled: Tensor) -> Clipped:
+def luffy(
+    now: Tensor,
+    old: Tensor,
+    adv: Tensor,
+    mask: Tensor,
+    *,
+    settings: LossSettings,
+    recalled: Tensor,
+) -> Clipped:
     """Compute -pi / (pi + c) A in a recalled row, ppo's in a fresh one LUFFY, arXiv 2504.14945"""
     return _shaped(now.exp(), adv, recalled, ppo(now, old, adv, mask, settings=settings))
 
@@ -161,10 +190,18 @@ def _try(loss: TokenLoss) -> None:
     advantages = torch.tensor([[1.0], [1.0], [-1.0], [-1.0]]).expand(4, 5) * mask
     recalled = torch.tensor([[False], [False], [False], [True]])
     per_token, _ = loss.of(
-        logprobs, (logprobs - 0.1).detach(), advantages, mask, settings=LossSettings(), recalled=recalled
+        logprobs,
+        (logprobs - 0.1).detach(),
+        advantages,
+        mask,
+        settings=LossSettings(),
+        recalled=recalled,
     )
     (per_token * mask).sum().backward()
-    if not torch.isfinite(per_token[mask.bool()]).all() or not torch.isfinite(logprobs.grad).all():
+    if (
+        not torch.isfinite(per_token[mask.bool()]).all()
+        or not torch.isfinite(logprobs.grad).all()
+    ):
         raise ValueError("the loss of a token, or its gradient, is not finite")
 
 
@@ -205,11 +242,15 @@ def _weight_of_user(path: str, function: Any) -> Callable[[Tensor], Tensor]:
 
 # probability of each token of an imported row, float [A] -> factor on its advantage [A]; None: 1
 IMPORTED_WEIGHTS: OpenTable[Callable[[Tensor], Tensor] | None] = OpenTable(
-    "replay.imported.weight", {"clip": None, "ratio1": None, "shaped": shaped}, of_user=_weight_of_user
+    "replay.imported.weight",
+    {"clip": None, "ratio1": None, "shaped": shaped},
+    of_user=_weight_of_user,
 )
 
 
-def bounds_imported(loss: TokenLoss, weight: str, settings: LossSettings, *, foreign: float) -> bool:
+def bounds_imported(
+    loss: TokenLoss, weight: str, settings: LossSettings, *, foreign: float
+) -> bool:
     """Tell whether an imported row's pull on the policy, |d loss / d log pi| for A = 1, ends.
 
     It does where tokens that the policy never says have none (LUFFY), or where under `clip` a token to which
@@ -220,7 +261,9 @@ def bounds_imported(loss: TokenLoss, weight: str, settings: LossSettings, *, for
         now_BA, ones_BA = torch.full((4, 5), now, requires_grad=True), torch.ones(4, 5)
         factor = IMPORTED_WEIGHTS[weight] or torch.ones_like
         adv_BA, recalled_B1 = ones_BA * factor(now_BA[0].detach().exp()), ones_BA[:, :1].bool()
-        per_token, _ = loss.of(now_BA, ones_BA * old, adv_BA, ones_BA, settings=settings, recalled=recalled_B1)
+        per_token, _ = loss.of(
+            now_BA, ones_BA * old, adv_BA, ones_BA, settings=settings, recalled=recalled_B1
+        )
         return torch.autograd.grad(per_token.sum(), now_BA)[0].abs().max().item()
 
     return pull(NEVER, NEVER) < NO_PULL or (weight == "clip" and pull(0.0, foreign) < NO_PULL)

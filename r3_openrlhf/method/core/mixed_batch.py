@@ -21,7 +21,13 @@ import numpy as np
 
 from r3_openrlhf.method.core.advantages import amplify_successes
 from r3_openrlhf.method.core.estimators import GROUP_NORM, GroupEstimator, mean_baseline
-from r3_openrlhf.method.core.groups import GroupState, RankingFate, RecallFate, group_state, opposite_verdict
+from r3_openrlhf.method.core.groups import (
+    GroupState,
+    RankingFate,
+    RecallFate,
+    group_state,
+    opposite_verdict,
+)
 from r3_openrlhf.method.core.ranking import (
     RankingScore,
     below_successes,
@@ -90,7 +96,9 @@ class Row:
     def fresh_source(self) -> int:
         """`source` of a fresh row. ValueError for a recalled one, which has none in this step."""
         if self.source is None:
-            raise ValueError(f"row {self.index} is recalled and was not among the rollouts of this step")
+            raise ValueError(
+                f"row {self.index} is recalled and was not among the rollouts of this step"
+            )
         return self.source
 
 
@@ -126,7 +134,12 @@ class Group:
         return self.collapsed_before and not self.repaired
 
 
-UNASKED = (RecallFate.NOT_COLLAPSED, RecallFate.OFF, RecallFate.FAILURES_OFF, RecallFate.STARTS_ELSEWHERE)
+UNASKED = (
+    RecallFate.NOT_COLLAPSED,
+    RecallFate.OFF,
+    RecallFate.FAILURES_OFF,
+    RecallFate.STARTS_ELSEWHERE,
+)
 
 
 class MixedBatch:
@@ -157,12 +170,19 @@ class MixedBatch:
             if state is GroupState.TOO_SMALL:
                 self.num_left_out_groups += 1
                 continue
-            group = Group(uid=rollouts[graded[0]].uid, context=rollouts[graded[0]].context, rows=[], state=state)
+            group = Group(
+                uid=rollouts[graded[0]].uid,
+                context=rollouts[graded[0]].context,
+                rows=[],
+                state=state,
+            )
             for i in graded:
                 self._add(group, len(self.groups), rollouts[i], source=i)
             self.groups.append(group)
 
-    def _add(self, group: Group, number: int, rollout: Rollout, *, source: int | None = None) -> Row:
+    def _add(
+        self, group: Group, number: int, rollout: Rollout, *, source: int | None = None
+    ) -> Row:
         row = Row(
             index=len(self.rows),
             rollout=rollout,
@@ -179,7 +199,14 @@ class MixedBatch:
         """Add stored successes of other problems, own prompts, advantage `coef`, in no group."""
         for rollout in rollouts:
             reward = rollout.graded_reward
-            row = Row(len(self.rows), rollout, NO_GROUP, outcome_reward=reward, reward=reward, advantage=coef)
+            row = Row(
+                len(self.rows),
+                rollout,
+                NO_GROUP,
+                outcome_reward=reward,
+                reward=reward,
+                advantage=coef,
+            )
             self.rows.append(row)
 
     @property
@@ -198,7 +225,9 @@ class MixedBatch:
         if row.rehearsed or row.rollout.turn is not None:
             return True
         first = self.first_of(row).rollout
-        return row.rollout is first or row.rollout.prompt_ids.tolist() == first.prompt_ids.tolist()
+        return (
+            row.rollout is first or row.rollout.prompt_ids.tolist() == first.prompt_ids.tolist()
+        )
 
     def prompt_ids_of(self, row: Row) -> np.ndarray:
         """Return the prompt that a loop trains the row with, int32 [prompt tokens]: its group's; of
@@ -243,12 +272,18 @@ class MixedBatch:
             else:
                 fresh = list(group.rows)
                 stored = (
-                    one for one in recall(group.uid, verdict) if group.context is Context.PLAIN or not one.origin
+                    one
+                    for one in recall(group.uid, verdict)
+                    if group.context is Context.PLAIN or not one.origin
                 )
                 group.recalled = [self._add(group, index, rollout).index for rollout in stored]
                 group.replay = RecallFate.RECALLED if group.recalled else RecallFate.NOT_CHOSEN
                 group.repaired = bool(group.recalled) and verdict is opposite
-                leave = min(len(group.recalled), len(fresh) - 1) if mode is ReplayMode.REPLACE else 0
+                leave = (
+                    min(len(group.recalled), len(fresh) - 1)
+                    if mode is ReplayMode.REPLACE
+                    else 0
+                )
                 for row in rng.sample(fresh, leave):
                     self.rows[row].trained = False
 
@@ -306,7 +341,9 @@ class MixedBatch:
             group.ranking = RankingFate.RANKED
             group.entropy_source = statistics[0].source if statistics else None
             for i, reward in zip(
-                rows, score_rewards(score.of(rollouts, statistics), max_reward=max_reward), strict=True
+                rows,
+                score_rewards(score.of(rollouts, statistics), max_reward=max_reward),
+                strict=True,
             ):
                 self.rows[i].ranking_reward = reward
 
@@ -340,22 +377,33 @@ class MixedBatch:
 
         Raises:
             ValueError: the scope or the guard does not exist."""
-        scope, guard = AdvantageScope.checked("scope", scope), RankingGuard.checked("guard", guard)
+        scope, guard = (
+            AdvantageScope.checked("scope", scope),
+            RankingGuard.checked("guard", guard),
+        )
         for group in self.groups:
             rows = [self.rows[i] for i in group.rows]
             rewards = [row.outcome_reward for row in rows]
             if group.ranking is RankingFate.RANKED:
                 correct = [row.rollout.verdict is Verdict.CORRECT for row in rows]
                 parts = [row.ranking_reward for row in rows]
-                rewards = ranked_rewards(rewards, parts, correct, centred=guard is RankingGuard.CENTRED)
+                rewards = ranked_rewards(
+                    rewards, parts, correct, centred=guard is RankingGuard.CENTRED
+                )
             for row, reward in zip(rows, rewards, strict=True):
                 row.reward = reward
-        differing = [len({self.rows[i].reward for i in group.rows}) > 1 for group in self.groups]
+        differing = [
+            len({self.rows[i].reward for i in group.rows}) > 1 for group in self.groups
+        ]
         for group in self.groups:
             rows = [self.rows[i] for i in group.rows]
             rewards = [row.reward for row in rows]
             correct = [row.rollout.verdict is Verdict.CORRECT for row in rows]
-            if guard is not RankingGuard.NONE and group.ranking is RankingFate.RANKED and not any(correct):
+            if (
+                guard is not RankingGuard.NONE
+                and group.ranking is RankingFate.RANKED
+                and not any(correct)
+            ):
                 values = mean_baseline(rewards)
             else:
                 values = estimator.of(
@@ -379,5 +427,7 @@ class MixedBatch:
 
 def topk_decides(rows: Sequence[Row]) -> bool:
     """Tell whether the bounds from the engine's top-k log-probs decide the ranking of these rows."""
-    found = [astuple(bounds) for row in rows if (bounds := row.rollout.entropy_bounds) is not None]
+    found = [
+        astuple(bounds) for row in rows if (bounds := row.rollout.entropy_bounds) is not None
+    ]
     return len(found) == len(rows) and bounds_decide(*zip(*found, strict=True))

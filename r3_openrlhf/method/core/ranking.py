@@ -36,7 +36,9 @@ def dominated_counts(peak: Sequence[float], global_: Sequence[float]) -> list[in
     return [sum(p > other_p and g < other_g for other_p, other_g in rows) for p, g in rows]
 
 
-def ranking_rewards(peak: Sequence[float], global_: Sequence[float], *, max_reward: float) -> list[float]:
+def ranking_rewards(
+    peak: Sequence[float], global_: Sequence[float], *, max_reward: float
+) -> list[float]:
     """SERR's reward of each ranked failure, in [0, max_reward]: `score_rewards` of S_i.
 
     Raises:
@@ -79,7 +81,11 @@ def mean_logprob(logprobs_T: Sequence[float] | np.ndarray) -> float:
 
 
 def ranked_rewards(
-    outcome: Sequence[float], ranking: Sequence[float | None], correct: Sequence[bool], *, centred: bool
+    outcome: Sequence[float],
+    ranking: Sequence[float | None],
+    correct: Sequence[bool],
+    *,
+    centred: bool,
 ) -> list[float]:
     """Reward of each row of a group in which failures are ranked (None: not ranked).
 
@@ -93,22 +99,33 @@ def ranked_rewards(
     own = below_successes(outcome, marks, correct, gap=MARGIN)
     middle = fmean(part for part in ranking if part is not None) if centred else 0.0
     parts = [0.0 if part is None else part - middle for part in ranking]
-    least = min((value for value, right in zip(own, correct, strict=True) if right), default=math.inf)
+    least = min(
+        (value for value, right in zip(own, correct, strict=True) if right), default=math.inf
+    )
     room = [(least - value) / part for value, part in zip(own, parts, strict=True) if part > 0]
     factor = min([1.0, *((1 - MARGIN) * share for share in room)])
     return [value + factor * part for value, part in zip(own, parts, strict=True)]
 
 
 def below_successes(
-    values: Sequence[float], ranked: Sequence[bool], correct: Sequence[bool], *, gap: float = 0.0
+    values: Sequence[float],
+    ranked: Sequence[bool],
+    correct: Sequence[bool],
+    *,
+    gap: float = 0.0,
 ) -> list[float]:
     """Lower a group's failures together until the best ranked one is `gap` below the least success."""
-    least = min((value for value, right in zip(values, correct, strict=True) if right), default=math.inf)
+    least = min(
+        (value for value, right in zip(values, correct, strict=True) if right), default=math.inf
+    )
     best = max(value for value, mark in zip(values, ranked, strict=True) if mark)
     if best <= least - gap:
         return list(values)
     # written so that the best row gets exactly least - gap
-    return [value if right else least - gap - (best - value) for value, right in zip(values, correct, strict=True)]
+    return [
+        value if right else least - gap - (best - value)
+        for value, right in zip(values, correct, strict=True)
+    ]
 
 
 def bounds_decide(
@@ -149,15 +166,23 @@ class RankingScore:
         """True if the function has a parameter `entropies`."""
         return bool(named_by(self.score, {"entropies": ()}))
 
-    def of(self, rollouts: Sequence[Rollout], entropies: Sequence[EntropyStatistics]) -> list[float]:
+    def of(
+        self, rollouts: Sequence[Rollout], entropies: Sequence[EntropyStatistics]
+    ) -> list[float]:
         """Compute the scores of one group's rows. ValueError: not one finite number for each."""
-        values = finite_values("scores", self.score(rollouts, **named_by(self.score, {"entropies": entropies})))
+        values = finite_values(
+            "scores", self.score(rollouts, **named_by(self.score, {"entropies": entropies}))
+        )
         if len(values) != len(rollouts):
-            raise ValueError(f"a ranking score gave {len(values)} numbers for {len(rollouts)} rollouts")
+            raise ValueError(
+                f"a ranking score gave {len(values)} numbers for {len(rollouts)} rollouts"
+            )
         return values
 
 
-def dominance(_rollouts: Sequence[Rollout], entropies: Sequence[EntropyStatistics]) -> list[int]:
+def dominance(
+    _rollouts: Sequence[Rollout], entropies: Sequence[EntropyStatistics]
+) -> list[int]:
     """SERR's S_i [P]: high peak and low global entropy."""
     return dominated_counts([one.peak for one in entropies], [one.global_ for one in entropies])
 
@@ -172,7 +197,9 @@ def _score_of_user(path: str, function: Any) -> RankingScore:
     entropies = [EntropyStatistics(peak=1.0 + i, global_=0.5, source="exact") for i in range(2)]
     score = RankingScore(function)
     rollouts = [_made_up(i) for i in range(2)]
-    tried("ranking.score", path, lambda: score.of(rollouts, entropies), on="two made-up rollouts")
+    tried(
+        "ranking.score", path, lambda: score.of(rollouts, entropies), on="two made-up rollouts"
+    )
     return score
 
 

@@ -34,7 +34,9 @@ def reflection_message(problem: str, attempt: str) -> str:
 
     ValueError: a blank problem."""
     if not problem.strip():
-        raise ValueError(f"problem is {quoted(problem)}; a reflection prompt needs the text of the problem")
+        raise ValueError(
+            f"problem is {quoted(problem)}; a reflection prompt needs the text of the problem"
+        )
     attempt = attempt.strip() or "(the attempt is empty)"
     return f"{problem}\n\n{ATTEMPT_INTRODUCTION}\n{ATTEMPT_BEGINS}\n{attempt}\n{ATTEMPT_ENDS}\n\n{GUIDANCE}"
 

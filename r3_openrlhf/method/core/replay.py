@@ -25,13 +25,17 @@ class Candidate:
     num_tokens: int  # of the response
     key: bytes  # digest of its content: equal contents have equal keys, in every store
     entropy: float | None = None  # mean token entropy, nats; None: not measured
-    logprob: float | None = None  # mean of its sampled tokens when it was sampled, nats; None: not known
+    logprob: float | None = (
+        None  # mean of its sampled tokens when it was sampled, nats; None: not known
+    )
 
 
 RecallOrder = Callable[[Sequence[Candidate], int, random.Random], Sequence[Candidate]]
 
 
-def choose(candidates: Sequence[Candidate], *, k: int, order: Name, rng: random.Random) -> list[Candidate]:
+def choose(
+    candidates: Sequence[Candidate], *, k: int, order: Name, rng: random.Random
+) -> list[Candidate]:
     """Up to k distinct candidates, as `order` chooses them.
 
     The order sees the candidates sorted by falling policy_step, then by key, so that the result
@@ -39,15 +43,24 @@ def choose(candidates: Sequence[Candidate], *, k: int, order: Name, rng: random.
 
     ValueError: an order of a user that gives something else than up to k of the candidates.
     ConfigError: an order that does not exist."""
-    newest_first = sorted(candidates, key=lambda candidate: (-candidate.policy_step, candidate.key))
+    newest_first = sorted(
+        candidates, key=lambda candidate: (-candidate.policy_step, candidate.key)
+    )
     return _checked(RECALL_ORDERS[order], newest_first, k, rng, name=order)
 
 
 def _checked(
-    function: RecallOrder, candidates: Sequence[Candidate], k: int, rng: random.Random, *, name: Name
+    function: RecallOrder,
+    candidates: Sequence[Candidate],
+    k: int,
+    rng: random.Random,
+    *,
+    name: Name,
 ) -> list[Candidate]:
     chosen = list(function(candidates, k, rng))
-    if len(chosen) > k or len({id(one) for one in chosen} & set(map(id, candidates))) != len(chosen):
+    if len(chosen) > k or len({id(one) for one in chosen} & set(map(id, candidates))) != len(
+        chosen
+    ):
         raise ValueError(
             f"replay.order is {quoted(name)}, which must give up to k = {k} different candidates of those it was given"
         )
@@ -59,7 +72,9 @@ def newest(candidates: Sequence[Candidate], k: int, _rng: random.Random) -> list
     return list(candidates[:k])
 
 
-def lowest_entropy(candidates: Sequence[Candidate], k: int, _rng: random.Random) -> list[Candidate]:
+def lowest_entropy(
+    candidates: Sequence[Candidate], k: int, _rng: random.Random
+) -> list[Candidate]:
     """Keep the most certain rollouts: the largest mean log-prob, whose negative estimates the entropy.
 
     ExGRPO (arXiv 2510.02245) takes the entropy under the current policy; here it is that of its sampling."""
@@ -73,7 +88,10 @@ def uniform(candidates: Sequence[Candidate], k: int, rng: random.Random) -> list
 
 def _order_of_user(path: str, function: Any) -> RecallOrder:
     """ConfigError: no function of (candidates, k, rng), or it fails on three made-up ones."""
-    candidates = [Candidate(step, step, 1.0 + step / 10, 5 - step, bytes([step]), 0.5, -0.5) for step in range(3)]
+    candidates = [
+        Candidate(step, step, 1.0 + step / 10, 5 - step, bytes([step]), 0.5, -0.5)
+        for step in range(3)
+    ]
     call = partial(_checked, function, candidates, 2, random.Random(0), name=path)
     tried("replay.order", path, call, on="three made-up candidates")
     return function

@@ -43,7 +43,8 @@ class StoredState:
 
 # ── where a response is cut ──
 
-Values = Sequence[float] | np.ndarray  # [T]; V_t is of the tokens before token t (OpenRLHF models/model.py:307)
+# [T]; V_t is of the tokens before token t (OpenRLHF models/model.py:307)
+Values = Sequence[float] | np.ndarray
 # (values, places, rng) -> (one of the places, a number: the larger, the more promising)
 Cut = Callable[[Values, Sequence[int], random.Random], tuple[int, float]]
 
@@ -61,14 +62,23 @@ def by_lot(_values: Values, places: Sequence[int], rng: random.Random) -> tuple[
 
 def _cut_of_user(path: str, function: Cut) -> Cut:
     made_up = [0.1, 0.2, 0.3], [1, 2], random.Random(0)
-    tried("exploration.rrl.cut", path, lambda: state_of(function, *made_up), on="a made-up response")
+    tried(
+        "exploration.rrl.cut",
+        path,
+        lambda: state_of(function, *made_up),
+        on="a made-up response",
+    )
     return function
 
 
-CUTS: OpenTable[Cut] = OpenTable("exploration.rrl.cut", {"value": by_value, "random": by_lot}, of_user=_cut_of_user)
+CUTS: OpenTable[Cut] = OpenTable(
+    "exploration.rrl.cut", {"value": by_value, "random": by_lot}, of_user=_cut_of_user
+)
 
 
-def state_of(cut: Cut, values: Values, places: Sequence[int], rng: random.Random) -> PromisingState | None:
+def state_of(
+    cut: Cut, values: Values, places: Sequence[int], rng: random.Random
+) -> PromisingState | None:
     """Find the state of a response, and earlier ones for when it keeps failing: each from the same
     rule, at most half as long as the one before. None where there is no place to cut.
 
@@ -78,7 +88,9 @@ def state_of(cut: Cut, values: Values, places: Sequence[int], rng: random.Random
     while places and len(found) < MAX_CUTS:
         num_tokens, value = cut(values, places, rng)
         if num_tokens not in places or not math.isfinite(value):
-            raise ValueError(f"a cut gave {num_tokens!r} and {value!r}, not one of the places and a number")
+            raise ValueError(
+                f"a cut gave {num_tokens!r} and {value!r}, not one of the places and a number"
+            )
         found.append(PromisingState(num_tokens=int(num_tokens), value=float(value)))
         places = [place for place in places if place <= num_tokens // 2]
     return replace(found[0], earlier=tuple(found[1:])) if found else None
@@ -91,7 +103,9 @@ def next_cuts(states: Sequence[StoredState]) -> list[StoredState]:
     """Choose of the states of each response the one to continue next: that with the fewest failures (none
     where a continuation was right), the longest of equal ones. So failures move the cut earlier, and a success keeps it."""
     cuts: dict[tuple[str, int], StoredState] = {}
-    for state in sorted(states, key=lambda one: (0 if one.successes else one.tries, -one.num_tokens)):
+    for state in sorted(
+        states, key=lambda one: (0 if one.successes else one.tries, -one.num_tokens)
+    ):
         cuts.setdefault((state.uid, state.row), state)
     return [state for state in states if cuts[state.uid, state.row] is state]
 
@@ -115,7 +129,9 @@ def promising(states: Sequence[StoredState], rng: random.Random) -> list[StoredS
     return [states[i] for i in sorted(range(len(states)), key=keys.__getitem__, reverse=True)]
 
 
-def choose_states(states: Sequence[StoredState], *, count: int, rng: random.Random) -> list[StoredState]:
+def choose_states(
+    states: Sequence[StoredState], *, count: int, rng: random.Random
+) -> list[StoredState]:
     """Up to `count` states to continue: the first of each problem as `promising` orders the next
     cuts."""
     chosen: dict[str, StoredState] = {}

@@ -21,7 +21,9 @@ class Codec:
     """Holds the zstd contexts. Not for two threads at a time."""
 
     def __init__(self) -> None:
-        self._compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True)
+        self._compressor = zstandard.ZstdCompressor(
+            level=_LEVEL, write_checksum=True, write_content_size=True
+        )
         self._decompressor = zstandard.ZstdDecompressor()
 
     def pack(self, array: np.ndarray) -> bytes:
@@ -47,7 +49,9 @@ class Codec:
         try:
             claimed = zstandard.frame_content_size(data)  # allocated before the checksum
             if length is not None and claimed != length:
-                raise HistoryError(f"a stored array is damaged: it has {claimed} bytes instead of {length}")
+                raise HistoryError(
+                    f"a stored array is damaged: it has {claimed} bytes instead of {length}"
+                )
             return self._decompressor.decompress(data)
         except zstandard.ZstdError as error:
             raise HistoryError(f"a stored array is damaged: {error}") from error

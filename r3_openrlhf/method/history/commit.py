@@ -47,7 +47,14 @@ def _add(tallies: _Tallies, key: tuple[int, int, int], samples: int, reward_sum:
 class StepWriter:
     """Adds one step to the store; use it once."""
 
-    def __init__(self, connection: sqlite3.Connection, codec: Codec, *, step: int, limits: HistorySettings) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        codec: Codec,
+        *,
+        step: int,
+        limits: HistorySettings,
+    ) -> None:
         self._connection = connection
         self._codec = codec
         self._step = step
@@ -73,12 +80,20 @@ class StepWriter:
     ) -> None:
         """`drafts` come ordered by uid, verdict, context; `continued`: the graded rollouts that
         began with a prefix, none merged; `sweep`: enforce the cap on every problem of the store."""
-        problems = self._problem_ids([*(draft.rollout.uid for draft in drafts), *(r.uid for r in ungraded)])
+        problems = self._problem_ids(
+            [*(draft.rollout.uid for draft in drafts), *(r.uid for r in ungraded)]
+        )
         for rollout in ungraded:
-            key = problems[rollout.uid], CONTEXT_CODES[rollout.context], VERDICT_CODES[Verdict.UNGRADED]
+            key = (
+                problems[rollout.uid],
+                CONTEXT_CODES[rollout.context],
+                VERDICT_CODES[Verdict.UNGRADED],
+            )
             _add(self._counted, key, 1, 0.0)
             _add(self._gone, key, 1, 0.0)
-        for (uid, verdict), bucket in groupby(drafts, key=lambda draft: (draft.rollout.uid, draft.rollout.verdict)):
+        for (uid, verdict), bucket in groupby(
+            drafts, key=lambda draft: (draft.rollout.uid, draft.rollout.verdict)
+        ):
             self._write_bucket(problems[uid], verdict, list(bucket))
         self._count_continuations(problems, continued)
         if sweep:
@@ -86,15 +101,25 @@ class StepWriter:
         self._make_room()
         self._count()
         num_rollouts = sum(draft.samples for draft in drafts) + len(ungraded)
-        counts = num_rollouts, len(ungraded), self._num_rows, self._num_unkept, self._arrived_bytes
+        counts = (
+            num_rollouts,
+            len(ungraded),
+            self._num_rows,
+            self._num_unkept,
+            self._arrived_bytes,
+        )
         self._put("steps", self._step, epoch, *counts, *astuple(self._ids), time.time())
         self._usage.save(self._connection)
 
     def _put(self, table: str, *values: Any) -> None:
         """Insert one row; values in the order of the table's columns."""
-        self._connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values)
+        self._connection.execute(
+            f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values
+        )
 
-    def _count_continuations(self, problems: dict[str, int], continued: Sequence[Rollout]) -> None:
+    def _count_continuations(
+        self, problems: dict[str, int], continued: Sequence[Rollout]
+    ) -> None:
         """Count the tries and successes of each state that this step continued from."""
         found: dict[tuple[int, bytes], list[int]] = {}
         for rollout in continued:
@@ -111,8 +136,13 @@ class StepWriter:
         code = VERDICT_CODES[verdict]
         self._touched.add((problem, code))
         live = self._live_rows(problem, code)
-        replaced = {draft.content: live.pop(draft.content) for draft in drafts if draft.content in live}
-        candidates = [*live.values(), *(self._candidate(draft, replaced.get(draft.content)) for draft in drafts)]
+        replaced = {
+            draft.content: live.pop(draft.content) for draft in drafts if draft.content in live
+        }
+        candidates = [
+            *live.values(),
+            *(self._candidate(draft, replaced.get(draft.content)) for draft in drafts),
+        ]
         refused = set()
         for candidate in self._over(candidates):
             if candidate.row is None:
@@ -144,7 +174,11 @@ class StepWriter:
 
     def _over(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         limits = self._limits
-        return rows_over(candidates, cap=limits.max_per_problem_and_verdict, max_states=limits.max_states_per_problem)
+        return rows_over(
+            candidates,
+            cap=limits.max_per_problem_and_verdict,
+            max_states=limits.max_states_per_problem,
+        )
 
     def _live_rows(self, problem: int, verdict: int) -> dict[bytes, Candidate]:
         """Recallable rows of one problem and verdict, by content."""
@@ -160,11 +194,15 @@ class StepWriter:
 
     def _evict(self, row: int | None, size: int) -> None:
         assert row is not None
-        self._connection.execute("UPDATE rollouts SET evicted_at = ? WHERE id = ?", (self._step, row))
+        self._connection.execute(
+            "UPDATE rollouts SET evicted_at = ? WHERE id = ?", (self._step, row)
+        )
         self._usage.live -= size
         self._usage.retained += size
 
-    def _insert(self, draft: Draft, *, problem: int, copies: int, earlier: Candidate | None) -> bool:
+    def _insert(
+        self, draft: Draft, *, problem: int, copies: int, earlier: Candidate | None
+    ) -> bool:
         """Write a row; False when the file has no room for it."""
         rollout, entropy = draft.rollout, draft.rollout.entropy
         tokens = self._codec.pack(rollout.response_ids)
@@ -182,10 +220,19 @@ class StepWriter:
             prompt = self._ids.prompt = self._ids.prompt + 1
             packed = self._codec.pack(rollout.prompt_ids)
             self._usage.prompts += blob_bytes(len(packed))
-            self._put("prompts", prompt, problem, draft.prompt_digest, len(rollout.prompt_ids), packed)
+            self._put(
+                "prompts", prompt, problem, draft.prompt_digest, len(rollout.prompt_ids), packed
+            )
         if (response := self._id_of("responses", problem, draft.response_digest)) is None:
             response = self._ids.response = self._ids.response + 1
-            self._put("responses", response, problem, draft.response_digest, rollout.num_tokens, tokens)
+            self._put(
+                "responses",
+                response,
+                problem,
+                draft.response_digest,
+                rollout.num_tokens,
+                tokens,
+            )
         self._ids.rollout += 1
         self._put(
             "rollouts",
@@ -204,7 +251,11 @@ class StepWriter:
             rollout.truncated,
             _printable(rollout.finish_reason),
             _printable(rollout.reason),
-            *((entropy.peak, entropy.global_, entropy.source) if entropy else (None, None, None)),
+            *(
+                (entropy.peak, entropy.global_, entropy.source)
+                if entropy
+                else (None, None, None)
+            ),
             draft.samples,
             draft.reward_sum,
             copies,
@@ -212,7 +263,12 @@ class StepWriter:
             None,
             rollout.origin,
         )
-        self._put("logprobs", self._ids.rollout, logprobs, json.dumps(rollout.given) if rollout.given else None)
+        self._put(
+            "logprobs",
+            self._ids.rollout,
+            logprobs,
+            json.dumps(rollout.given) if rollout.given else None,
+        )
         if draft.turns is not None:
             self._put("trajectories", self._ids.rollout, digest(draft.turns), turns)
         if earlier is not None and had_state:  # the same response: it keeps its first state
@@ -235,7 +291,9 @@ class StepWriter:
     def _problem_ids(self, uids: Iterable[str]) -> dict[str, int]:
         problems = {}
         for uid in sorted(set(uids)):
-            found = self._connection.execute("SELECT id FROM problems WHERE uid = ?", (uid,)).fetchone()
+            found = self._connection.execute(
+                "SELECT id FROM problems WHERE uid = ?", (uid,)
+            ).fetchone()
             if found is None:
                 self._ids.problem += 1
                 self._usage.problems += PROBLEM_BYTES
@@ -266,11 +324,15 @@ class StepWriter:
             "SELECT coalesce(sum(bytes), 0) FROM steps "
             "WHERE step > coalesce((SELECT value FROM meta WHERE key = 'floor'), -1)"
         ).fetchone()
-        most = live_bytes(self._limits.max_bytes - self._usage.fixed, arrived=arrived + self._arrived_bytes)
+        most = live_bytes(
+            self._limits.max_bytes - self._usage.fixed, arrived=arrived + self._arrived_bytes
+        )
         surplus = self._usage.live - most
         if surplus <= 0:
             return
-        for row, size in richest_first(self._connection, surplus=surplus, live=self._usage.live):
+        for row, size in richest_first(
+            self._connection, surplus=surplus, live=self._usage.live
+        ):
             self._evict(row, size)
             if self._usage.live <= most:
                 return
@@ -279,7 +341,8 @@ class StepWriter:
         """Add to the counters and keep what they were."""
         for key, (count, reward_sum) in sorted(self._counted.items()):
             before = self._connection.execute(
-                "SELECT count, reward_sum FROM counters WHERE problem = ? AND context = ? AND verdict = ?", key
+                "SELECT count, reward_sum FROM counters WHERE problem = ? AND context = ? AND verdict = ?",
+                key,
             ).fetchone() or (0, 0.0)
             self._put("counters_before", self._step, *key, *before)
             self._connection.execute(

@@ -46,10 +46,14 @@ def sentences(path: str, doing: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        problem = _PROBLEMS.get(getattr(error, "sqlite_errorcode", -1) & 0xFF, "{error}").format(error=error)
+        problem = _PROBLEMS.get(
+            getattr(error, "sqlite_errorcode", -1) & 0xFF, "{error}"
+        ).format(error=error)
         raise HistoryError(f"cannot {doing} {path}: {problem}") from error
     except UnicodeEncodeError as error:
-        raise HistoryError(f"cannot {doing} {path}: the text {quoted(error.object)} is not valid Unicode") from error
+        raise HistoryError(
+            f"cannot {doing} {path}: the text {quoted(error.object)} is not valid Unicode"
+        ) from error
     except CONTENT_ERRORS as error:
         raise HistoryError(
             f"cannot {doing} {path}: it holds what cannot be there ({type(error).__name__}: {error}); `r3 history verify` "
@@ -83,10 +87,14 @@ def open_for_writing(path: str) -> sqlite3.Connection:
 
 
 @contextmanager
-def _opened(path: str, doing: str, address: str, *, uri: bool = False) -> Iterator[sqlite3.Connection]:
+def _opened(
+    path: str, doing: str, address: str, *, uri: bool = False
+) -> Iterator[sqlite3.Connection]:
     """Open a connection that the block prepares; close it where that fails."""
     with sentences(path, doing):
-        connection = sqlite3.connect(address, uri=uri, isolation_level=None, check_same_thread=False, timeout=BUSY_S)
+        connection = sqlite3.connect(
+            address, uri=uri, isolation_level=None, check_same_thread=False, timeout=BUSY_S
+        )
         try:
             yield connection
         except BaseException:
@@ -115,7 +123,9 @@ def open_for_reading(path: str) -> sqlite3.Connection:
     if not file.is_file():
         raise HistoryError(f"there is no history store at {path}")
     mode = "rw" if os.access(file, os.W_OK) and os.access(file.parent, os.W_OK) else "ro"
-    with _opened(path, "read", f"file:{quote(str(file.resolve()))}?mode={mode}", uri=True) as connection:
+    with _opened(
+        path, "read", f"file:{quote(str(file.resolve()))}?mode={mode}", uri=True
+    ) as connection:
         connection.execute("PRAGMA query_only = ON")
         _tune(connection)
         if _is_new(connection, path):

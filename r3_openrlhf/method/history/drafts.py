@@ -10,7 +10,13 @@ from r3_openrlhf.method.history.trajectories import encoded_turns
 from r3_openrlhf.method.types import Context, PromisingState, Rollout, Verdict
 
 # What the file holds instead of the names.
-CONTEXT_CODES = {Context.PLAIN: 0, Context.REFLECTION: 1, Context.PREFIX: 2, Context.IMPORTED: 3, Context.HINT: 4}
+CONTEXT_CODES = {
+    Context.PLAIN: 0,
+    Context.REFLECTION: 1,
+    Context.PREFIX: 2,
+    Context.IMPORTED: 3,
+    Context.HINT: 4,
+}
 VERDICT_CODES = {Verdict.CORRECT: 0, Verdict.WRONG: 1, Verdict.UNGRADED: 2}
 CONTEXTS = {code: context for context, code in CONTEXT_CODES.items()}
 VERDICTS = {code: verdict for verdict, code in VERDICT_CODES.items()}
@@ -39,16 +45,29 @@ def merge_duplicates(rollouts: Iterable[Rollout]) -> list[Draft]:
     """
     same: dict[tuple[Any, ...], list[Rollout]] = {}
     for rollout in rollouts:
-        prompt, response = (digest(ids.tobytes()) for ids in (rollout.prompt_ids, rollout.response_ids))
+        prompt, response = (
+            digest(ids.tobytes()) for ids in (rollout.prompt_ids, rollout.response_ids)
+        )
         turns = encoded_turns(rollout)
         context, verdict = rollout.context.value.encode(), rollout.verdict.value.encode()
         content = digest(context, prompt, response, verdict, *([turns] if turns else []))
-        order = rollout.uid, VERDICT_CODES[rollout.verdict], CONTEXT_CODES[rollout.context], content
+        order = (
+            rollout.uid,
+            VERDICT_CODES[rollout.verdict],
+            CONTEXT_CODES[rollout.context],
+            content,
+        )
         same.setdefault((*order, prompt, response, turns), []).append(rollout)
     return [_merged(same[key], *key[3:]) for key in sorted(same, key=lambda key: key[:4])]
 
 
-def _merged(rollouts: Sequence[Rollout], content: bytes, prompt: bytes, response: bytes, turns: bytes | None) -> Draft:
+def _merged(
+    rollouts: Sequence[Rollout],
+    content: bytes,
+    prompt: bytes,
+    response: bytes,
+    turns: bytes | None,
+) -> Draft:
     # any sample's state is the response's; the largest, so that arrival does not matter
     states = [rollout.state for rollout in rollouts if rollout.state is not None]
     return Draft(

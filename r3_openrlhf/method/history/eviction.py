@@ -51,13 +51,17 @@ def rows_over(candidates: Sequence[Candidate], *, cap: int, max_states: int) -> 
     return plain[: max(0, len(plain) - cap)] + states[: max(0, len(states) - max_states)]
 
 
-def richest_first(connection: sqlite3.Connection, *, surplus: int, live: int) -> Iterator[tuple[int, int]]:
+def richest_first(
+    connection: sqlite3.Connection, *, surplus: int, live: int
+) -> Iterator[tuple[int, int]]:
     """(id, bytes) of recallable rows in the order in which they leave, until none is left.
 
     The caller evicts each row before it asks for the next, and stops when enough have left.
     `surplus` of the `live` bytes have to go; it only decides how many rows are looked up at a time.
     """
-    (rows,) = connection.execute("SELECT count(*) FROM rollouts WHERE evicted_at IS NULL").fetchone()
+    (rows,) = connection.execute(
+        "SELECT count(*) FROM rollouts WHERE evicted_at IS NULL"
+    ).fetchone()
     some = 1 + surplus * rows // max(1, live)
     for kept in (_WITHOUT_STATE, "true"):
         while found := connection.execute(_LEAVING.format(kept=kept), (some,)).fetchall():

@@ -56,7 +56,9 @@ class Lease:
         Raises:
             HistoryError: another writer is there (with its process and host), or the file cannot be
                 written."""
-        lock = SoftFileLease(path, lease_duration=LEASE_S, heartbeat_interval=BEAT_S, thread_local=False)
+        lock = SoftFileLease(
+            path, lease_duration=LEASE_S, heartbeat_interval=BEAT_S, thread_local=False
+        )
         try:
             try:
                 lock.acquire(timeout=0)
@@ -76,7 +78,9 @@ class Lease:
                 f"run_dir (if no such process is left, remove {path})"
             ) from error
         except OSError as error:
-            raise HistoryError(f"cannot write the lock file {path}: {error.strerror}") from error
+            raise HistoryError(
+                f"cannot write the lock file {path}: {error.strerror}"
+            ) from error
         return cls(lock)
 
     def is_held(self) -> bool:
@@ -130,6 +134,9 @@ def _watch(lock: SoftFileLease, path: Path) -> None:
 @functools.cache
 def _this_host() -> str:
     """Name this host as filelock writes it: in a container with the namespace of the process ids."""
-    with tempfile.TemporaryDirectory() as directory, SoftFileLease(Path(directory) / "lock") as lock:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        SoftFileLease(Path(directory) / "lock") as lock,
+    ):
         owner = lock.owner
         return owner.hostname if owner else ""

@@ -28,9 +28,13 @@ def statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
         "SELECT count(*), min(step), max(step), max(epoch), coalesce(sum(num_unkept), 0) FROM steps"
     )
     floor = one("SELECT value FROM meta WHERE key = 'floor'")
-    live, copies = one("SELECT count(*), coalesce(sum(copies), 0) FROM rollouts WHERE evicted_at IS NULL")
+    live, copies = one(
+        "SELECT count(*), coalesce(sum(copies), 0) FROM rollouts WHERE evicted_at IS NULL"
+    )
     (retained,) = one("SELECT count(*) FROM rollouts WHERE evicted_at IS NOT NULL")
-    pages, free, page_bytes = (one(f"PRAGMA {name}")[0] for name in ("page_count", "freelist_count", "page_size"))
+    pages, free, page_bytes = (
+        one(f"PRAGMA {name}")[0] for name in ("page_count", "freelist_count", "page_size")
+    )
     solved = one(
         "SELECT count(*), coalesce(sum(good = 0), 0), coalesce(sum(good > 0 AND bad > 0), 0), coalesce(sum(bad = 0), 0) "
         "FROM (SELECT sum(count * (verdict = ?)) AS good, sum(count * (verdict = ?)) AS bad FROM counters "
@@ -49,11 +53,21 @@ def statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
     holder, lives = last_holder(lock_of(path))
     return {
         "store": str(path),
-        "writer": {"state": "running" if lives else "gone", "holder": str(holder)} if holder else None,
-        "steps": {"count": steps, "first": first, "last": last, "epoch": epoch, "rollback_floor": floor and floor[0]},
+        "writer": {"state": "running" if lives else "gone", "holder": str(holder)}
+        if holder
+        else None,
+        "steps": {
+            "count": steps,
+            "first": first,
+            "last": last,
+            "epoch": epoch,
+            "rollback_floor": floor and floor[0],
+        },
         "rollouts": _named(sampled),
         "imported": _named(imported),
-        "problems": dict(zip(("graded", "never_correct", "both", "always_correct"), solved, strict=True)),
+        "problems": dict(
+            zip(("graded", "never_correct", "both", "always_correct"), solved, strict=True)
+        ),
         "rows": {
             "recallable": live,
             "kept_for_rollback": retained,
@@ -76,8 +90,15 @@ def attempts(path: Path, uid: str) -> dict[str, Any]:
     with reading(path) as connection, snapshot(connection):
         problem = connection.execute("SELECT id FROM problems WHERE uid = ?", (uid,)).fetchone()
         if problem is None:
-            known = [row[0] for row in connection.execute("SELECT uid FROM problems ORDER BY uid LIMIT 5000")]
-            raise HistoryError(f"{path} has no problem '{uid}'; {nearest(uid, known) if known else 'it is empty'}")
+            known = [
+                row[0]
+                for row in connection.execute(
+                    "SELECT uid FROM problems ORDER BY uid LIMIT 5000"
+                )
+            ]
+            raise HistoryError(
+                f"{path} has no problem '{uid}'; {nearest(uid, known) if known else 'it is empty'}"
+            )
         rows = connection.execute(
             "SELECT id AS row, step, epoch, policy_step, context, verdict, reward, num_tokens, truncated, finish_reason, "
             "reason, origin, entropy_peak, entropy_global, entropy_source, copies, evicted_at FROM rollouts "
@@ -119,6 +140,9 @@ def _named(rows: sqlite3.Cursor) -> list[dict[str, Any]]:
         "truncated": bool,
     }
     return [
-        {name: words.get(name, lambda value: value)(value) for name, value in zip(columns, row, strict=True)}
+        {
+            name: words.get(name, lambda value: value)(value)
+            for name, value in zip(columns, row, strict=True)
+        }
         for row in rows.fetchall()  # else a code that is no word would leave the file locked
     ]

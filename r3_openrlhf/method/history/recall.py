@@ -22,7 +22,15 @@ from r3_openrlhf.method.history.trajectories import read_turns
 from r3_openrlhf.method.types import EntropyStatistics, Rollout
 
 _AGE = "iif(r.context = 3, 9007199254740992, r.policy_step)"  # imported rows have no age limit
-_SAME = ("reward", "finish_reason", "reason", "epoch", "policy_step", "origin")  # in the store as in a Rollout
+# in the store as in a Rollout
+_SAME = (
+    "reward",
+    "finish_reason",
+    "reason",
+    "epoch",
+    "policy_step",
+    "origin",
+)
 _ROW = (
     f"SELECT {', '.join(f'r.{name}' for name in _SAME)}, "
     "r.id, r.step, r.copies, r.evicted_at, p.uid, r.context, r.verdict, r.truncated, r.entropy_peak, r.entropy_global, "
@@ -32,13 +40,16 @@ _ROW = (
 )
 
 
-def choose(connection: sqlite3.Connection, codec: Codec, request: RecallRequest, *, seed: int) -> list[int]:
+def choose(
+    connection: sqlite3.Connection, codec: Codec, request: RecallRequest, *, seed: int
+) -> list[int]:
     """Ids of the rows that answer a request, at most k, each with another response.
 
     Of rows with one response (and, in an environment, one way through its turns), from several
     prompts or steps, the candidate is the newest from the plain prompt, else the newest."""
     of_request, values = _matching(request)
-    oldest = max(0, int(request.step) - int(request.max_policy_lag))  # however far the lag reaches
+    # however far the lag reaches
+    oldest = max(0, int(request.step) - int(request.max_policy_lag))
     rows = connection.execute(
         "SELECT r.response, t.digest, l.data, l.given, r.id, r.policy_step, r.reward, r.num_tokens, r.content, "
         "r.entropy_global FROM rollouts r "
@@ -53,7 +64,10 @@ def choose(connection: sqlite3.Connection, codec: Codec, request: RecallRequest,
         for data, given, *row in newest.values()
     ]
     choice = digest(
-        str(seed).encode(), str(int(request.step)).encode(), request.uid.encode(), request.verdict.value.encode()
+        str(seed).encode(),
+        str(int(request.step)).encode(),
+        request.uid.encode(),
+        request.verdict.value.encode(),
     )
     rng = random.Random(int.from_bytes(choice, "big"))
     try:
@@ -68,14 +82,18 @@ def choose(connection: sqlite3.Connection, codec: Codec, request: RecallRequest,
     return [candidate.row for candidate in chosen]
 
 
-def _mean_logprob(codec: Codec, data: bytes | None, given: str | None, *, length: int) -> float | None:
+def _mean_logprob(
+    codec: Codec, data: bytes | None, given: str | None, *, length: int
+) -> float | None:
     """Compute the mean over the sampled tokens; None where no log-probs are known."""
     if data is None:
         return None
     sampled_T = np.ones(length, bool)
     for begin, end in json.loads(given) if given else ():
         sampled_T[begin:end] = False
-    return float(codec.unpack(data, np.float32, length=length)[sampled_T].mean(dtype=np.float64))
+    return float(
+        codec.unpack(data, np.float32, length=length)[sampled_T].mean(dtype=np.float64)
+    )
 
 
 def _matching(request: RecallRequest) -> tuple[str, tuple[Any, ...]]:
@@ -93,23 +111,40 @@ def absence(connection: sqlite3.Connection, request: RecallRequest) -> RecallFat
         f"SELECT max({_AGE}) FROM rollouts r WHERE {of_request} AND evicted_at IS NULL", values
     ).fetchone()
     if newest is not None:
-        return RecallFate.TOO_OLD if newest < int(request.step) - int(request.max_policy_lag) else None
-    (sampled,) = connection.execute(f"SELECT sum(count) FROM counters WHERE {of_request}", values).fetchone()
+        return (
+            RecallFate.TOO_OLD
+            if newest < int(request.step) - int(request.max_policy_lag)
+            else None
+        )
+    (sampled,) = connection.execute(
+        f"SELECT sum(count) FROM counters WHERE {of_request}", values
+    ).fetchone()
     return RecallFate.EVICTED if sampled else RecallFate.NEVER_SAMPLED
 
 
-def read(connection: sqlite3.Connection, codec: Codec, rows: Sequence[int]) -> list[StoredRollout]:
+def read(
+    connection: sqlite3.Connection, codec: Codec, rows: Sequence[int]
+) -> list[StoredRollout]:
     """Read the rows with these ids, in this order; ids that are gone are left out."""
     prompts: dict[int, np.ndarray] = {}  # rows of a group share one array
     found = (connection.execute(_ROW, (row,)).fetchone() for row in rows)
-    return [_stored(connection, codec, values, prompts) for values in found if values is not None]
+    return [
+        _stored(connection, codec, values, prompts) for values in found if values is not None
+    ]
 
 
 def _stored(
-    connection: sqlite3.Connection, codec: Codec, found: tuple[Any, ...], prompts: dict[int, np.ndarray]
+    connection: sqlite3.Connection,
+    codec: Codec,
+    found: tuple[Any, ...],
+    prompts: dict[int, np.ndarray],
 ) -> StoredRollout:
-    row, step, copies, evicted_at, uid, context, verdict, truncated, peak, global_ = found[len(_SAME) :][:10]
-    source, num_tokens, ids, logprobs, given, prompt, prompt_tokens, prompt_ids = found[len(_SAME) + 10 :]
+    row, step, copies, evicted_at, uid, context, verdict, truncated, peak, global_ = found[
+        len(_SAME) :
+    ][:10]
+    source, num_tokens, ids, logprobs, given, prompt, prompt_tokens, prompt_ids = found[
+        len(_SAME) + 10 :
+    ]
     if prompt not in prompts:
         prompts[prompt] = codec.unpack(prompt_ids, np.int32, length=prompt_tokens)
     known = logprobs is not None
@@ -119,11 +154,17 @@ def _stored(
         context=CONTEXTS[context],
         prompt_ids=prompts[prompt],
         response_ids=codec.unpack(ids, np.int32, length=num_tokens),
-        response_logprobs=codec.unpack(logprobs, np.float32, length=num_tokens) if known else np.zeros(0, np.float32),
+        response_logprobs=codec.unpack(logprobs, np.float32, length=num_tokens)
+        if known
+        else np.zeros(0, np.float32),
         verdict=VERDICTS[verdict],
         truncated=bool(truncated),
-        entropy=None if source is None else EntropyStatistics(peak=peak, global_=global_, source=source),
+        entropy=None
+        if source is None
+        else EntropyStatistics(peak=peak, global_=global_, source=source),
         given=tuple(map(tuple, json.loads(given))) if given else (),
         turns=read_turns(connection, codec, row),
     )
-    return StoredRollout(row=row, step=step, copies=copies, evicted_at=evicted_at, rollout=rollout)
+    return StoredRollout(
+        row=row, step=step, copies=copies, evicted_at=evicted_at, rollout=rollout
+    )

@@ -10,21 +10,27 @@ BELOW_FLOOR = -1  # `gone.step` of what no roll-back can bring back
 def forget_after(connection: sqlite3.Connection, *, step: int) -> None:
     """Make the store what it was at `step`."""
     last = connection.execute(
-        "SELECT last_problem, last_rollout FROM steps WHERE step <= ? ORDER BY step DESC LIMIT 1", (step,)
+        "SELECT last_problem, last_rollout FROM steps WHERE step <= ? ORDER BY step DESC LIMIT 1",
+        (step,),
     ).fetchone()
     problem, rollout = last or (0, 0)
     _delete_rows(connection, "id > ?", rollout)
     connection.execute("UPDATE rollouts SET evicted_at = NULL WHERE evicted_at > ?", (step,))
 
+    # SQLite takes the other columns from the row that has the min
     changed = connection.execute(
         "SELECT problem, context, verdict, count, reward_sum, min(step) FROM counters_before WHERE step > ? "
         "GROUP BY problem, context, verdict",
         (step,),
-    ).fetchall()  # SQLite takes the other columns from the row that has the min
+    ).fetchall()
     for *key, count, reward_sum, _ in changed:
-        connection.execute("DELETE FROM counters WHERE problem = ? AND context = ? AND verdict = ?", key)
+        connection.execute(
+            "DELETE FROM counters WHERE problem = ? AND context = ? AND verdict = ?", key
+        )
         if count:
-            connection.execute("INSERT INTO counters VALUES (?, ?, ?, ?, ?)", (*key, count, reward_sum))
+            connection.execute(
+                "INSERT INTO counters VALUES (?, ?, ?, ?, ?)", (*key, count, reward_sum)
+            )
     for table in ("counters_before", "gone", "continuations", "steps"):
         connection.execute(f"DELETE FROM {table} WHERE step > ?", (step,))
     if last is None:  # nothing is left, not even what is below the floor
@@ -65,11 +71,16 @@ def _delete_rows(connection: sqlite3.Connection, which: str, number: int) -> Non
     """Delete rollouts, and the texts that no other row needs."""
     columns = {"prompts": "prompt", "responses": "response"}
     shared = {
-        table: connection.execute(f"SELECT DISTINCT {column} FROM rollouts WHERE {which}", (number,)).fetchall()
+        table: connection.execute(
+            f"SELECT DISTINCT {column} FROM rollouts WHERE {which}", (number,)
+        ).fetchall()
         for table, column in columns.items()
     }
     for table in ("logprobs", "trajectories", "states"):
-        connection.execute(f"DELETE FROM {table} WHERE rollout IN (SELECT id FROM rollouts WHERE {which})", (number,))
+        connection.execute(
+            f"DELETE FROM {table} WHERE rollout IN (SELECT id FROM rollouts WHERE {which})",
+            (number,),
+        )
     connection.execute(f"DELETE FROM rollouts WHERE {which}", (number,))
     for table, column in columns.items():
         unused = f"id = ?1 AND NOT EXISTS (SELECT 1 FROM rollouts WHERE {column} = ?1)"

@@ -26,7 +26,10 @@ def differences(connection: sqlite3.Connection) -> list[str]:
         create(fresh)
         expected, present = dict(fresh.execute(query)), dict(connection.execute(query))
     changed = sorted({name for name, _ in expected.items() ^ present.items()}, reverse=True)
-    return [f"the {name} is {'of another kind' if name in present else 'missing'}" for name in changed]
+    return [
+        f"the {name} is {'of another kind' if name in present else 'missing'}"
+        for name in changed
+    ]
 
 
 def create(connection: sqlite3.Connection) -> None:

@@ -17,7 +17,13 @@ from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.history import recall, rollback
 from r3_openrlhf.method.history.codec import Codec
 from r3_openrlhf.method.history.commit import StepWriter
-from r3_openrlhf.method.history.connection import MEMORY, open_for_reading, open_for_writing, sentences, snapshot
+from r3_openrlhf.method.history.connection import (
+    MEMORY,
+    open_for_reading,
+    open_for_writing,
+    sentences,
+    snapshot,
+)
 from r3_openrlhf.method.history.drafts import (
     CONTEXT_CODES,
     VERDICT_CODES,
@@ -46,7 +52,8 @@ class HistoryStore(AbstractContextManager["HistoryStore"]):
     _codec: Codec = field(default_factory=Codec, init=False)
     _guard: threading.RLock = field(default_factory=threading.RLock, init=False)
     _process: int = field(default_factory=os.getpid, init=False)
-    _sweep: bool = field(default=True, init=False)  # the limits may be lower than those of the last writer
+    # the limits may be lower than those of the last writer
+    _sweep: bool = field(default=True, init=False)
 
     @classmethod
     def open(
@@ -92,9 +99,13 @@ class HistoryStore(AbstractContextManager["HistoryStore"]):
         Ungraded rollouts are counted but not stored."""
         step, epoch = read("the step", int, step), read("the epoch", int, epoch)
         rollouts = read_rollouts(rollouts)
-        drafts = merge_duplicates(rollout for rollout in rollouts if rollout.verdict is not Verdict.UNGRADED)
+        drafts = merge_duplicates(
+            rollout for rollout in rollouts if rollout.verdict is not Verdict.UNGRADED
+        )
         ungraded = [rollout for rollout in rollouts if rollout.verdict is Verdict.UNGRADED]
-        continued = [one for one in rollouts if one.prefix_tokens and one.verdict is not Verdict.UNGRADED]
+        continued = [
+            one for one in rollouts if one.prefix_tokens and one.verdict is not Verdict.UNGRADED
+        ]
         with self._transaction(f"commit step {step} to") as connection:
             last = self.last_step
             if step < 0 or (last is not None and step <= last):
@@ -102,7 +113,13 @@ class HistoryStore(AbstractContextManager["HistoryStore"]):
                     f"cannot commit step {step} to {self.path}: its newest step is {last}; roll back first"
                 )
             writer = StepWriter(connection, self._codec, step=step, limits=self.limits)
-            writer.write(epoch=epoch, drafts=drafts, ungraded=ungraded, continued=continued, sweep=self._sweep)
+            writer.write(
+                epoch=epoch,
+                drafts=drafts,
+                ungraded=ungraded,
+                continued=continued,
+                sweep=self._sweep,
+            )
         self._sweep = False
 
     def roll_back(self, step: int) -> None:
@@ -133,7 +150,9 @@ class HistoryStore(AbstractContextManager["HistoryStore"]):
             if last is None:
                 return
             if step > last:
-                raise HistoryError(f"the rollback floor {step} is after the newest step of {self.path}, {last}")
+                raise HistoryError(
+                    f"the rollback floor {step} is after the newest step of {self.path}, {last}"
+                )
             if floor is None or step > floor:
                 connection.execute("INSERT OR REPLACE INTO meta VALUES ('floor', ?)", (step,))
                 rollback.purge_below(connection, floor=step)
@@ -192,9 +211,17 @@ class HistoryStore(AbstractContextManager["HistoryStore"]):
             known = self.continuations()
         found: dict[tuple[str, bytes], StoredState] = {}
         for uid, row, num_tokens, value, first_step, state in rows:
-            facts = {"uid": uid, "row": row, "num_tokens": num_tokens, "value": value, "age": step - first_step}
+            facts = {
+                "uid": uid,
+                "row": row,
+                "num_tokens": num_tokens,
+                "value": value,
+                "age": step - first_step,
+            }
             tries, successes = known.get((uid, state), (0, 0))
-            found.setdefault((uid, state), StoredState(**facts, tries=tries, successes=successes))
+            found.setdefault(
+                (uid, state), StoredState(**facts, tries=tries, successes=successes)
+            )
         return list(found.values())
 
     def rollouts(self, rows: Sequence[int]) -> list[StoredRollout]:
@@ -202,10 +229,16 @@ class HistoryStore(AbstractContextManager["HistoryStore"]):
         with self._reading() as connection, snapshot(connection):
             return recall.read(connection, self._codec, rows)
 
-    def means(self, by: HardBy, *, contexts: Sequence[Context] = (Context.PLAIN,)) -> dict[str, float]:
+    def means(
+        self, by: HardBy, *, contexts: Sequence[Context] = (Context.PLAIN,)
+    ) -> dict[str, float]:
         """Return uid -> share of right ones, or mean reward, of all graded rollouts of each problem
         from these prompts, evicted ones included, ordered by uid."""
-        value = "reward_sum" if by is HardBy.REWARD else f"count * (verdict = {VERDICT_CODES[Verdict.CORRECT]})"
+        value = (
+            "reward_sum"
+            if by is HardBy.REWARD
+            else f"count * (verdict = {VERDICT_CODES[Verdict.CORRECT]})"
+        )
         codes = [CONTEXT_CODES[context] for context in contexts]
         with self._reading() as connection:
             rows = connection.execute(
@@ -237,7 +270,9 @@ class HistoryStore(AbstractContextManager["HistoryStore"]):
         if self._connection is None:
             raise HistoryError(f"the history store {self.path} is closed")
         if self._process != os.getpid():
-            raise HistoryError(f"{self.path} was opened by process {self._process}; a forked child cannot use it")
+            raise HistoryError(
+                f"{self.path} was opened by process {self._process}; a forked child cannot use it"
+            )
         return self._connection
 
     @contextmanager
@@ -255,11 +290,14 @@ class HistoryStore(AbstractContextManager["HistoryStore"]):
             try:
                 if self._lease is not None and not self._lease.is_held():
                     who = last_holder(lock_of(Path(self.path)))[0] or "another process"
-                    raise HistoryError(f"{self.path} was taken over by {who}; this run must stop")
+                    raise HistoryError(
+                        f"{self.path} was taken over by {who}; this run must stop"
+                    )
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
-                if connection.in_transaction:  # SQLite has undone it already when the disk is full
+                # SQLite has undone it already when the disk is full
+                if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
 

@@ -32,21 +32,31 @@ def encoded_turns(rollout: Rollout) -> bytes | None:
     """Encode the turns, equal for equal turns of two trajectories; None without a trajectory."""
     if rollout.turns is None:
         return None
-    turns = [[turn.prompt_ids.tolist(), *(getattr(turn, name) for name in _FIELDS)] for turn in rollout.turns]
+    turns = [
+        [turn.prompt_ids.tolist(), *(getattr(turn, name) for name in _FIELDS)]
+        for turn in rollout.turns
+    ]
     return json.dumps(turns, separators=(",", ":")).encode()
 
 
-def read_turns(connection: sqlite3.Connection, codec: Codec, row: int) -> tuple[PlayedTurn, ...] | None:
+def read_turns(
+    connection: sqlite3.Connection, codec: Codec, row: int
+) -> tuple[PlayedTurn, ...] | None:
     """Read the turns of a row; None: it is no trajectory. Raises HistoryError if they cannot be read."""
-    found = connection.execute("SELECT turns FROM trajectories WHERE rollout = ?", (row,)).fetchone()
+    found = connection.execute(
+        "SELECT turns FROM trajectories WHERE rollout = ?", (row,)
+    ).fetchone()
     if found is None:
         return None
     try:
         return tuple(
             PlayedTurn(
-                prompt_ids=np.array(turn.prompt_ids, dtype=np.int32), **{name: getattr(turn, name) for name in _FIELDS}
+                prompt_ids=np.array(turn.prompt_ids, dtype=np.int32),
+                **{name: getattr(turn, name) for name in _FIELDS},
             )
-            for turn in msgspec.convert(json.loads(codec.decompress(found[0])), list[_Turn], strict=True)
+            for turn in msgspec.convert(
+                json.loads(codec.decompress(found[0])), list[_Turn], strict=True
+            )
         )
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise HistoryError(f"the turns of a stored trajectory are damaged: {error}") from error

@@ -11,7 +11,9 @@ from dataclasses import asdict, dataclass
 from r3_openrlhf.method.history.connection import PAGE_BYTES
 
 BASE_BYTES = 120_000  # an empty store: at least one page for each table and index
-ROW_BYTES = 640  # a row of `rollouts`, its entries in the indexes, its counters, half-filled pages
+ROW_BYTES = (
+    640  # a row of `rollouts`, its entries in the indexes, its counters, half-filled pages
+)
 CONTINUATION_BYTES = 160  # a row of `continuations`, half-filled pages
 STATE_BYTES = 480  # a response's rows of `states`, MAX_CUTS at most
 PROBLEM_BYTES = 640  # a row of `problems`, its index entry, its counters
@@ -84,7 +86,10 @@ class Usage:
         return cls(
             live=total("SELECT sum(bytes) FROM rollouts WHERE evicted_at IS NULL"),
             retained=total("SELECT sum(bytes) FROM rollouts WHERE evicted_at IS NOT NULL"),
-            prompts=sum(blob_bytes(size) for (size,) in connection.execute("SELECT length(ids) FROM prompts")),
+            prompts=sum(
+                blob_bytes(size)
+                for (size,) in connection.execute("SELECT length(ids) FROM prompts")
+            ),
             problems=PROBLEM_BYTES * total("SELECT count(*) FROM problems"),
             continuations=CONTINUATION_BYTES * total("SELECT count(*) FROM continuations"),
         )

@@ -49,7 +49,9 @@ def record_of(store: Path, step: int) -> StoreRecord:
         return record_at(connection, step)
 
 
-def check_against(connection: sqlite3.Connection, written: StoreRecord | None, *, step: int) -> str | None:
+def check_against(
+    connection: sqlite3.Connection, written: StoreRecord | None, *, step: int
+) -> str | None:
     """Say why the store is not the one with which the checkpoint of `step` was written; None: it is.
     written: what that checkpoint says; None where its save was cut off."""
     (last,) = connection.execute("SELECT max(step) FROM steps").fetchone()

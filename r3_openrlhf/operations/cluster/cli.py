@@ -22,14 +22,23 @@ def submit() -> None:
 
 @submit.command()
 @click.argument("settings", nargs=-1, metavar="experiment=NAME [KEY=VALUE]...")
-@click.option("--nodes", type=click.IntRange(1), help="Nodes; sets cluster.num_nodes. Default: the experiment's.")
+@click.option(
+    "--nodes",
+    type=click.IntRange(1),
+    help="Nodes; sets cluster.num_nodes. Default: the experiment's.",
+)
 @click.option("--partition")
 @click.option("--account")
 @click.option("--qos")
 @click.option("--time", help="Time limit, as sbatch takes it: 24:00:00.")
 @click.option("--gres", help="Instead of --gpus-per-node=N, like gpu:h100:8.")
-@click.option("--cpus-per-task", type=click.IntRange(1), help="CPU cores per node. Default: by its GPUs.")
-@click.option("--mem", help="Memory per node, as sbatch takes it: 200G; 0: all of it. Default: what `r3 plan` says.")
+@click.option(
+    "--cpus-per-task", type=click.IntRange(1), help="CPU cores per node. Default: by its GPUs."
+)
+@click.option(
+    "--mem",
+    help="Memory per node, as sbatch takes it: 200G; 0: all of it. Default: what `r3 plan` says.",
+)
 @click.option("--exclusive", is_flag=True, help="Whole nodes, with all their cores and memory.")
 @click.option("--container", help="A .sif file (Apptainer) or an image for pyxis.")
 @click.option("--mounts", help="HOST:CONTAINER,...; the run directory is added.")
@@ -37,12 +46,21 @@ def submit() -> None:
 @click.option("--ray-args", help="Further arguments of `ray start` on every node.")
 @click.option("--seeds", help="1,2,3: a job array, one run per seed in run_dir/seedN.")
 @click.option("--after", help="Start when this job has ended, however.")
-@click.option("--sbatch", "sbatch_options", multiple=True, metavar="OPTION", help="A further line #SBATCH OPTION.")
 @click.option(
-    "--template", help="A template of your own instead of r3_openrlhf/operations/cluster/templates/slurm.sh.j2."
+    "--sbatch",
+    "sbatch_options",
+    multiple=True,
+    metavar="OPTION",
+    help="A further line #SBATCH OPTION.",
+)
+@click.option(
+    "--template",
+    help="A template of your own instead of r3_openrlhf/operations/cluster/templates/slurm.sh.j2.",
 )
 @click.option("--dry-run", is_flag=True, help="Write and print the job script; submit nothing.")
-def slurm(settings: tuple[str, ...], nodes: int | None, seeds: str | None, dry_run: bool, **given) -> None:
+def slurm(
+    settings: tuple[str, ...], nodes: int | None, seeds: str | None, dry_run: bool, **given
+) -> None:
     """Write a job script into the run directory and submit it. A preempted job continues by itself.
 
     \b
@@ -81,13 +99,17 @@ def slurm(settings: tuple[str, ...], nodes: int | None, seeds: str | None, dry_r
         script.parent.mkdir(exist_ok=True)
         write_whole(script, text, mode=0o600)
     except OSError as error:
-        raise ConfigError(f"run_dir {script.parent.parent} cannot be written: {error.strerror}") from error
+        raise ConfigError(
+            f"run_dir {script.parent.parent} cannot be written: {error.strerror}"
+        ) from error
     if dry_run:
         click.echo(without_secrets(text), nl=False)
         click.echo(f"Not submitted: {script}", err=True)
         return
     number = jobs.sbatch(script)
-    submissions.note(config.run_dir, {"job": number, "seeds": wanted} if wanted else {"job": number})
+    submissions.note(
+        config.run_dir, {"job": number, "seeds": wanted} if wanted else {"job": number}
+    )
     log = script.with_name(f"slurm-{number}_N.log" if seeds else f"slurm-{number}.log")
     click.echo(number)
     click.echo(
@@ -109,19 +131,35 @@ def checked(settings: tuple[str, ...], nodes: int | None) -> tuple[R3Config, lis
         settings = (*settings, f"cluster.num_nodes={nodes}")
     config = load_config(*split_settings(settings, command="submit"))
     if not config.run_dir.isprintable():
-        raise ConfigError(f"run_dir is {quoted(config.run_dir)}; use a path without control characters")
-    plain = [setting for setting in settings if not setting.startswith(("run_dir=", "cluster.num_nodes="))]
+        raise ConfigError(
+            f"run_dir is {quoted(config.run_dir)}; use a path without control characters"
+        )
+    plain = [
+        setting
+        for setting in settings
+        if not setting.startswith(("run_dir=", "cluster.num_nodes="))
+    ]
     return config, plain
 
 
 @submit.command()
 @click.argument("settings", nargs=-1, metavar="experiment=NAME [KEY=VALUE]...")
-@click.option("--address", envvar="RAY_API_SERVER_ADDRESS", help="The dashboard, like http://HOST:8265.")
-@click.option("--nodes", type=click.IntRange(1), help="Nodes; sets cluster.num_nodes. Default: the experiment's.")
-@click.option("--manifest", is_flag=True, help="Print a RayJob for KubeRay instead; submit nothing.")
+@click.option(
+    "--address", envvar="RAY_API_SERVER_ADDRESS", help="The dashboard, like http://HOST:8265."
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(1),
+    help="Nodes; sets cluster.num_nodes. Default: the experiment's.",
+)
+@click.option(
+    "--manifest", is_flag=True, help="Print a RayJob for KubeRay instead; submit nothing."
+)
 @click.option("--image", help="With --manifest: the image of all pods.")
 @click.option("--claim", help="With --manifest: the PersistentVolumeClaim that holds run_dir.")
-@click.option("--mount", help="With --manifest: where the claim is mounted; run_dir is below it.")
+@click.option(
+    "--mount", help="With --manifest: where the claim is mounted; run_dir is below it."
+)
 @click.option("--dry-run", is_flag=True, help="Print the job's command; submit nothing.")
 def ray(
     settings: tuple[str, ...],
@@ -149,7 +187,9 @@ def ray(
         click.echo(without_secrets(ray_jobs.entrypoint(config, plain)))
         return
     if not address:
-        raise ConfigError("no Ray dashboard is given; use --address http://HOST:8265 or set RAY_API_SERVER_ADDRESS")
+        raise ConfigError(
+            "no Ray dashboard is given; use --address http://HOST:8265 or set RAY_API_SERVER_ADDRESS"
+        )
     job = ray_jobs.submit(config, plain, address=address, environment=forwarded(os.environ))
     click.echo(job)
     click.echo(
@@ -169,26 +209,45 @@ def _print_manifest(config: R3Config, plain: list[str], **kubernetes: str | None
     if missing := [f"--{name}" for name, value in kubernetes.items() if not value]:
         raise ConfigError(f"--manifest needs {' and '.join(missing)} too")
     if not Path(config.run_dir).is_relative_to(kubernetes["mount"] or ""):
-        raise ConfigError(f"run_dir {config.run_dir} is not below --mount {kubernetes['mount']}")
+        raise ConfigError(
+            f"run_dir {config.run_dir} is not below --mount {kubernetes['mount']}"
+        )
     environment = forwarded(os.environ)
     environment.pop("PYTHONPATH", None)  # of this machine
     memory = None
     try:
         memory = planned_gib(config)
     except ConfigError as error:
-        click.echo(f"Warning: there is no plan: {error}; add memory to the worker pods' requests", err=True)
+        click.echo(
+            f"Warning: there is no plan: {error}; add memory to the worker pods' requests",
+            err=True,
+        )
     name = re.sub(r"[^a-z0-9]+", "-", job_name(config).lower())[:40].strip("-")
     needs = {"name": name, "cores": cores_of(config), "memory": memory}
     text = ray_jobs.manifest(config, plain, environment=environment, **kubernetes, **needs)
     if without_secrets(text) != text:
-        click.echo("Left out: the passwords of URLs; give the pods R3_REWARD_TOKEN from a Secret instead", err=True)
+        click.echo(
+            "Left out: the passwords of URLs; give the pods R3_REWARD_TOKEN from a Secret instead",
+            err=True,
+        )
     click.echo(without_secrets(text))
 
 
 @click.command()
 @click.argument("runs", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--all", "below", is_flag=False, flag_value="runs", help="Every run below this folder (runs).")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line and run, with nothing rounded.")
+@click.option(
+    "--all",
+    "below",
+    is_flag=False,
+    flag_value="runs",
+    help="Every run below this folder (runs).",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON object per line and run, with nothing rounded.",
+)
 def status(runs: tuple[Path, ...], below: str | None, as_json: bool) -> None:
     """State, step, reward, held-out accuracy, time to go, checkpoint, job and end of each run.
 
@@ -202,9 +261,14 @@ def status(runs: tuple[Path, ...], below: str | None, as_json: bool) -> None:
     from r3_openrlhf.operations.cluster.submissions import runs_of
     from r3_openrlhf.runs.group_report import tab_separated
 
-    paths = [*(run for path in runs for run in runs_of(path)), *(find_runs(Path(below)) if below else [])]
+    paths = [
+        *(run for path in runs for run in runs_of(path)),
+        *(find_runs(Path(below)) if below else []),
+    ]
     if not paths:
-        raise ConfigError(f"there is no run below {below}" if below else "name a run directory, or use --all")
+        raise ConfigError(
+            f"there is no run below {below}" if below else "name a run directory, or use --all"
+        )
     statuses = [status_of(path) for path in paths]
     records = list(map(asdict, statuses))
     if as_json:

@@ -65,18 +65,26 @@ class Agent:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, environment = options, os.environ
         self.rank = int(environment.get("SLURM_PROCID", "0"))
-        self.num_nodes = int(environment.get("SLURM_STEP_NUM_TASKS", environment.get("SLURM_NTASKS", "1")))
+        self.num_nodes = int(
+            environment.get("SLURM_STEP_NUM_TASKS", environment.get("SLURM_NTASKS", "1"))
+        )
         self.node = environment.get("SLURMD_NODENAME", os.uname().nodename)
         self.job = environment.get("SLURM_JOB_ID", str(os.getpid()))
-        array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
-        self.array_task = f"{array}_{task}" if array and task else None  # as in `r3 submit`, squeue
+        array, task = (
+            environment.get("SLURM_ARRAY_JOB_ID"),
+            environment.get("SLURM_ARRAY_TASK_ID"),
+        )
+        # as in `r3 submit`, squeue
+        self.array_task = f"{array}_{task}" if array and task else None
         self.start = f"{self.job}.{environment.get('SLURM_RESTART_COUNT') or 0}"
         self.run = RunDirectory(options.run_dir)
         self.shared = self.run.cluster / self.start
         self.run.make()
         self.shared.mkdir(parents=True, exist_ok=True)
         given = ray_temporary.ray_temporary()
-        self.temporary = given if ray_temporary.bytes_of(given) <= ray_temporary.MAX_BYTES else Path("/tmp")
+        self.temporary = (
+            given if ray_temporary.bytes_of(given) <= ray_temporary.MAX_BYTES else Path("/tmp")
+        )
         self.looks: list[dict[str, Any]] = []  # of the nodes, by rank
         self.watched: dict[str, subprocess.Popen[bytes]] = {}  # the job is lost when one ends
         self.lease: Lease | None = None  # the head's, on the run directory
@@ -126,7 +134,12 @@ class Agent:
         self._command(environment)
 
     def _until(
-        self, condition: Callable[[], Any], what: str, *, seconds: float = START_S, pace_s: float = PACE_S
+        self,
+        condition: Callable[[], Any],
+        what: str,
+        *,
+        seconds: float = START_S,
+        pace_s: float = PACE_S,
     ) -> Any:
         """Wait for the condition, and return its value. Ended: too long, or the job is over."""
         deadline = time.monotonic() + seconds
@@ -137,7 +150,11 @@ class Agent:
                 raise Ended(code, "the first node says so")
             self._raise_lost()
             if time.monotonic() > deadline:
-                here = f"{len(self.looks)} of {self.num_nodes} nodes are here" if self.rank == 0 else "no sign of it"
+                here = (
+                    f"{len(self.looks)} of {self.num_nodes} nodes are here"
+                    if self.rank == 0
+                    else "no sign of it"
+                )
                 raise Ended(
                     LOST,
                     f"waited {seconds:.0f} s for {what}; {here}. Do all nodes see {self.run.cluster}, and are TCP ports "
@@ -166,23 +183,40 @@ class Agent:
     def _share(self, name: str, what: object) -> None:
         write_whole(self.shared / name, json.dumps(what), mode=0o600)
 
-    def _spawn(self, command: list[str], *, output: str | None = None, **environment: str) -> subprocess.Popen[bytes]:
+    def _spawn(
+        self, command: list[str], *, output: str | None = None, **environment: str
+    ) -> subprocess.Popen[bytes]:
         """Start a command in its own session, without standard input. It dies with this agent, for
         no one would watch it. output: a file of temp_dir. `environment` joins this process's."""
-        with open(self.temp_dir / output, "w") if output else contextlib.nullcontext() as stdout:
+        with (
+            open(self.temp_dir / output, "w") if output else contextlib.nullcontext() as stdout
+        ):
             return subprocess.Popen(
-                command, env={**os.environ, **environment}, start_new_session=True, stdin=subprocess.DEVNULL,
-                stdout=stdout, preexec_fn=partial(die_with_parent, signal.SIGKILL),
-            )  # fmt: skip
+                command,
+                env={**os.environ, **environment},
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                preexec_fn=partial(die_with_parent, signal.SIGKILL),
+            )
 
     def _meet(self) -> None:
         """Have every node's look, and end the job where one is unfit."""
-        look = {**node_checks.look(gpus=self.options.gpus, device=self.options.device), "node": self.node}
+        look = {
+            **node_checks.look(gpus=self.options.gpus, device=self.options.device),
+            "node": self.node,
+        }
         if self.rank:
-            self.head = self._until(lambda: self._shared("head.json"), f"the first node's file in {self.shared}")
+            self.head = self._until(
+                lambda: self._shared("head.json"), f"the first node's file in {self.shared}"
+            )
             self._share(f"{self.rank}.json", look)
             return
-        self.head = {"host": ray_on_nodes.node_address(self.node), "port": free_port(), **authentication()}
+        self.head = {
+            "host": ray_on_nodes.node_address(self.node),
+            "port": free_port(),
+            **authentication(),
+        }
         self._share("head.json", self.head)
         self.looks = [look]
         while len(self.looks) < self.num_nodes:
@@ -193,7 +227,9 @@ class Agent:
             self.say(node_checks.describe(node, seen))
         checks = {"start": self.start, "nodes": looks}
         write_whole(self.run.cluster / "node_checks.json", json.dumps(checks, indent=1))
-        if faults := {node: ", ".join(seen["faults"]) for node, seen in looks.items() if seen["faults"]}:
+        if faults := {
+            node: ", ".join(seen["faults"]) for node, seen in looks.items() if seen["faults"]
+        }:
             self._refuse(faults)
 
     def _refuse(self, faults: dict[str, str]) -> NoReturn:
@@ -201,18 +237,27 @@ class Agent:
         file = self.run.cluster / f"{self.job}.exclude"
         before = set(file.read_text().split(",")) if file.is_file() else set()
         write_whole(file, ",".join(sorted(before | set(faults))))
-        raise Ended(BAD_NODE, "; ".join(f"{node}: {why}" for node, why in sorted(faults.items())))
+        raise Ended(
+            BAD_NODE, "; ".join(f"{node}: {why}" for node, why in sorted(faults.items()))
+        )
 
     def _start_ray(self) -> dict[str, str]:
         """Start this node's Ray; the head waits for all. Returns the environment of its clients."""
         host, port = self.head["host"], self.head["port"]
-        environment = {name: value for name, value in self.head.items() if name.startswith("RAY_")}
+        environment = {
+            name: value for name, value in self.head.items() if name.startswith("RAY_")
+        }
         if self.rank:
             self._until(lambda: _answers(host, port), "the first node's Ray")
         command = ray_on_nodes.start_command(
-            address=ray_on_nodes.node_address(self.node), port=None if self.rank else port, head=f"{host}:{port}",
-            node=self.node, temp_dir=self.temp_dir, gpus=self.options.gpus, ray_args=self.options.ray_args,
-        )  # fmt: skip
+            address=ray_on_nodes.node_address(self.node),
+            port=None if self.rank else port,
+            head=f"{host}:{port}",
+            node=self.node,
+            temp_dir=self.temp_dir,
+            gpus=self.options.gpus,
+            ray_args=self.options.ray_args,
+        )
         self.say(" ".join(command))
         with ignore_signals_in_children():
             self.watched["`ray start`"] = self._spawn(command, **environment)
@@ -221,8 +266,12 @@ class Agent:
             watch = [sys.executable, "-m", ray_on_nodes.__name__, f"{host}:{port}"]
             with ignore_signals_in_children():
                 names = [look["node"] for look in self.looks]
-                self.watched["the watch"] = self._spawn([*watch, *names], output="watch", **environment)
-            self.say(self._until(lambda: self._last_words("watch"), "Ray to start on every node"))
+                self.watched["the watch"] = self._spawn(
+                    [*watch, *names], output="watch", **environment
+                )
+            self.say(
+                self._until(lambda: self._last_words("watch"), "Ray to start on every node")
+            )
         return {**environment, "RAY_ADDRESS": f"{host}:{port}"}
 
     def _command(self, environment: dict[str, str]) -> NoReturn:
@@ -241,7 +290,10 @@ class Agent:
             time.sleep(PACE_S)  # only the pace of asking
         if self.signal is not None and code == -self.signal:  # it did not listen yet
             code = GO_ON
-        raise Ended(128 - code if code < 0 else code, f"{Path(self.options.command[0]).name} ended with {code}")
+        raise Ended(
+            128 - code if code < 0 else code,
+            f"{Path(self.options.command[0]).name} ended with {code}",
+        )
 
     def _leave(self, ended: Ended) -> int:
         """Say how the job ended. The head's code ends other agents; the job script reads it."""
@@ -255,7 +307,9 @@ class Agent:
     def _tidy(self) -> None:
         """End all processes started here, keep Ray's logs, and give the run directory back."""
         deadline = time.monotonic() + TIDY_S
-        while (children := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
+        while (
+            children := psutil.Process().children(recursive=True)
+        ) and time.monotonic() < deadline:
             for child in children:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     child.kill()
@@ -263,7 +317,9 @@ class Agent:
         for logs in self.temp_dir.glob("session_20*/logs"):
             for link in [path for path in logs.rglob("*") if path.is_symlink()]:
                 link.unlink()  # a run may have none
-            shutil.copytree(logs, self.run.cluster / "ray_logs" / self.start / self.node, dirs_exist_ok=True)
+            shutil.copytree(
+                logs, self.run.cluster / "ray_logs" / self.start / self.node, dirs_exist_ok=True
+            )
         ray_temporary.sweep(self.temporary)  # of a command that was killed
         shared_memory.sweep()
         if self.lease is not None:
@@ -309,7 +365,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m r3_openrlhf.operations.cluster.node_agent")
     parser.add_argument("--run-dir", required=True)
     parser.add_argument("--gpus", type=int, help="GPUs per node")
-    parser.add_argument("--device", choices=[*map(str, Device)], default=str(Device.AUTO), help="cuda: nodes without GPUs are bad")  # fmt: skip
+    parser.add_argument(
+        "--device",
+        choices=[*map(str, Device)],
+        default=str(Device.AUTO),
+        help="cuda: nodes without GPUs are bad",
+    )
     parser.add_argument("--ray-args", default="", help="further arguments of `ray start`")
     parser.add_argument("command", nargs="+", help="what task 0 runs, after --")
     return parser.parse_args(arguments)

@@ -37,9 +37,14 @@ def faults(seen: dict[str, Any], *, gpus: int | None, device: str) -> list[str]:
         if gpus is not None and len(here) < gpus:
             reasons.append(f"{len(here)} GPUs, {gpus} are needed")
         taken = [gpu for gpu in here if gpu["used"] > A_CONTEXT]
-        reasons += [f"{gpu['used'] >> 20} MB of GPU {gpu['index']} are in use by somebody else" for gpu in taken]
+        reasons += [
+            f"{gpu['used'] >> 20} MB of GPU {gpu['index']} are in use by somebody else"
+            for gpu in taken
+        ]
     if shared < MIN_SHARED_MEMORY:
-        reasons.append(f"/dev/shm has {shared >> 20} MB free, {MIN_SHARED_MEMORY >> 20} are needed")
+        reasons.append(
+            f"/dev/shm has {shared >> 20} MB free, {MIN_SHARED_MEMORY >> 20} are needed"
+        )
     if files < MIN_OPEN_FILES:
         reasons.append(f"ulimit -n is {files}, {MIN_OPEN_FILES} are needed")
     return reasons

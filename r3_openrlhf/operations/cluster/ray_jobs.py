@@ -22,11 +22,15 @@ def entrypoint(config: R3Config, settings: Sequence[str]) -> str:
     return shlex.join(["r3", "train", *settings, f"run_dir={config.run_dir}"])
 
 
-def submit(config: R3Config, settings: Sequence[str], *, address: str, environment: Mapping[str, str]) -> str:
+def submit(
+    config: R3Config, settings: Sequence[str], *, address: str, environment: Mapping[str, str]
+) -> str:
     """Return Ray's id of the job. ClusterError: no dashboard, or this run has a job."""
     client = connect(address)
     for job in client.list_jobs():
-        if (job.metadata or {}).get("run_dir") == config.run_dir and job.status.value in RUNNING:
+        if (job.metadata or {}).get(
+            "run_dir"
+        ) == config.run_dir and job.status.value in RUNNING:
             raise ClusterError(
                 f"job {job.submission_id} of {config.run_dir} is {job.status.value.lower()}; stop it with "
                 f"`ray job stop --address {address} {job.submission_id}`, or choose another run_dir"
@@ -35,11 +39,15 @@ def submit(config: R3Config, settings: Sequence[str], *, address: str, environme
     for attempt in range(AGENT_TRIES):
         try:
             return client.submit_job(
-                entrypoint=entrypoint(config, settings), runtime_env=runtime, metadata={"run_dir": config.run_dir}
+                entrypoint=entrypoint(config, settings),
+                runtime_env=runtime,
+                metadata={"run_dir": config.run_dir},
             )
         except RuntimeError as error:  # how Ray passes on what its dashboard answered
             if "No available agent" not in str(error) or attempt == AGENT_TRIES - 1:
-                raise ClusterError(f"the Ray at {address} took no job: {str(error).splitlines()[0]}") from error
+                raise ClusterError(
+                    f"the Ray at {address} took no job: {str(error).splitlines()[0]}"
+                ) from error
     raise AssertionError("the last try returns or raises")
 
 
@@ -51,10 +59,18 @@ def connect(address: str):
     try:
         return JobSubmissionClient(address)
     except (ConnectionError, RuntimeError, ValueError, AuthenticationError) as error:
-        raise ClusterError(f"no Ray dashboard answers at {address}: {str(error).splitlines()[0]}") from error
+        raise ClusterError(
+            f"no Ray dashboard answers at {address}: {str(error).splitlines()[0]}"
+        ) from error
 
 
-def manifest(config: R3Config, settings: Sequence[str], *, environment: Mapping[str, str], **kubernetes: Any) -> str:
+def manifest(
+    config: R3Config,
+    settings: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    **kubernetes: Any,
+) -> str:
     """Return the YAML of a RayJob of KubeRay (ray.io/v1): a head without GPU, a worker pod per node.
 
     kubernetes: name, image, claim (a PersistentVolumeClaim with run_dir) and mount (its path), and

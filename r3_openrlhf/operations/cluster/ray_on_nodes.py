@@ -44,21 +44,46 @@ def node_address(name: str | None = None) -> str:
 
 
 def start_command(
-    *, address: str, port: int | None, head: str, node: str, temp_dir: Path, gpus: int | None, ray_args: str
+    *,
+    address: str,
+    port: int | None,
+    head: str,
+    node: str,
+    temp_dir: Path,
+    gpus: int | None,
+    ray_args: str,
 ) -> list[str]:
     """`ray start` of one node. port: of the head, if this is it; None: join HOST:PORT."""
-    command = [sys.executable, "-m", ray_start.__name__, "start", "--block", "--disable-usage-stats"]
+    command = [
+        sys.executable,
+        "-m",
+        ray_start.__name__,
+        "start",
+        "--block",
+        "--disable-usage-stats",
+    ]
     if port is not None:
-        command += ["--head", f"--port={port}", "--include-dashboard=false", f"--ray-client-server-port={free_port()}"]
+        command += [
+            "--head",
+            f"--port={port}",
+            "--include-dashboard=false",
+            f"--ray-client-server-port={free_port()}",
+        ]
         # for the whole cluster; Ray's niceness of 15 lets workers starve next to another job
         command += ['--system-config={"worker_niceness": 0}']
     else:
         command += [f"--address={head}"]
-    command += [f"--node-ip-address={address}", f"--temp-dir={temp_dir}", f"--labels={NODE_LABEL}={node}"]
+    command += [
+        f"--node-ip-address={address}",
+        f"--temp-dir={temp_dir}",
+        f"--labels={NODE_LABEL}={node}",
+    ]
     # 0: workers' ports by the kernel, an agent's by us: jobs must not meet in Ray's ranges
     command += ["--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"]
     free = shutil.disk_usage("/dev/shm").free
-    command += [f"--object-store-memory={object_store_bytes(free, psutil.virtual_memory().available)}"]
+    command += [
+        f"--object-store-memory={object_store_bytes(free, psutil.virtual_memory().available)}"
+    ]
     if gpus is not None:
         command += [f"--num-gpus={gpus}"]
     return command + shlex.split(ray_args)  # of an option given twice Ray takes the last

@@ -15,7 +15,15 @@ from r3_openrlhf.method.open_table import nearest
 VARIABLE = "R3_SITE"
 DEFAULT = Path("~/.config/r3/site.yaml")
 # what PyYAML and omegaconf raise of a file that a person wrote; all mean the same to him
-_NO_YAML = (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError, TypeError, AssertionError, RecursionError)
+_NO_YAML = (
+    yaml.YAMLError,
+    OmegaConfBaseException,
+    OSError,
+    ValueError,
+    TypeError,
+    AssertionError,
+    RecursionError,
+)
 
 
 @dataclass
@@ -31,9 +39,13 @@ class Site:
     mem: str | None = None  # of a node, as sbatch takes it: 200G; 0: all of it
     container: str | None = None  # a .sif file: Apptainer; anything else: pyxis
     mounts: str | None = None  # HOST:CONTAINER,... ; the run directory is added
-    prologue: str | None = None  # a file that the job sources first: modules, environment, proxies
+    prologue: str | None = (
+        None  # a file that the job sources first: modules, environment, proxies
+    )
     ray_args: str = ""  # further arguments of `ray start`
-    template: str | None = None  # instead of r3_openrlhf/operations/cluster/templates/slurm.sh.j2
+    template: str | None = (
+        None  # instead of r3_openrlhf/operations/cluster/templates/slurm.sh.j2
+    )
 
 
 def load_site() -> Site:
@@ -53,15 +65,21 @@ def load_site() -> Site:
         fault = str(error)
         if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
             fault = f"{error.problem}, line {mark.line + 1}, column {mark.column + 1}"
-        raise ConfigError(f"{path} cannot be read as YAML: {' '.join(fault.split())[:300]}") from error
+        raise ConfigError(
+            f"{path} cannot be read as YAML: {' '.join(fault.split())[:300]}"
+        ) from error
     known = [field.name for field in fields(Site)]
     if not isinstance(values, DictConfig):
-        raise ConfigError(f"{path} holds a list; write one KEY: VALUE a line, of {', '.join(known)}")
+        raise ConfigError(
+            f"{path} holds a list; write one KEY: VALUE a line, of {', '.join(known)}"
+        )
     for key in map(str, values):
         if key not in known:
             raise ConfigError(f"{path} sets {key}, which does not exist; {nearest(key, known)}")
     try:
-        return cast(Site, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Site), values)))
+        return cast(
+            Site, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Site), values))
+        )
     except OmegaConfBaseException as error:
         raise ConfigError(f"{path}, {error.full_key}: {str(error).splitlines()[0]}") from error
 

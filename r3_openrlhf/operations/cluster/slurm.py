@@ -26,14 +26,29 @@ from r3_openrlhf.runs.planning.hardware import DEFAULT, GPUS
 from r3_openrlhf.runs.planning.shapes import shape_of
 from r3_openrlhf.runs.planning.verdict import TIGHT
 
-WITH_SPACES = ("container", "mounts", "prologue", "template", "ray_args")  # paths, and what is quoted
+# paths, and what is quoted
+WITH_SPACES = (
+    "container",
+    "mounts",
+    "prologue",
+    "template",
+    "ray_args",
+)
 CORES_PER_GPU, CORES_OF_RAY = 4, 2  # engine, its scheduler, a rank, graders; Ray's own daemons
 CORES = ("--cpus-per-", "-c")  # options of sbatch
 ARRAY = ("--ar", "-a")  # as above; sbatch takes --ar for --array
 TEMPLATE = Path(__file__).parent / "templates" / "slurm.sh.j2"
 # What a job must have of the environment in which it was submitted, whatever the site's sbatch
 # exports. Keys and tokens are none of them: the script is a file in the run directory.
-FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE", "PYTHONPATH", "NCCL_", "WANDB_", "R3_", "GLOO_SOCKET_IFNAME")
+FORWARDED = (
+    "HF_HOME",
+    "HF_HUB_OFFLINE",
+    "PYTHONPATH",
+    "NCCL_",
+    "WANDB_",
+    "R3_",
+    "GLOO_SOCKET_IFNAME",
+)
 
 
 @dataclass(kw_only=True)
@@ -61,7 +76,9 @@ def check_values(job: SlurmJob) -> None:
             )
     for option in job.sbatch_options:
         if not option.isprintable() or not option.startswith("-"):
-            raise ConfigError(f"--sbatch is {quoted(option)}; use one option of sbatch, like --constraint=a100")
+            raise ConfigError(
+                f"--sbatch is {quoted(option)}; use one option of sbatch, like --constraint=a100"
+            )
 
 
 def cores_of(config: R3Config) -> int:
@@ -74,7 +91,9 @@ def planned_gib(config: R3Config) -> int:
     if (unknown := not_planned(config)) is not None:
         raise ConfigError(f"it does not know what {unknown} takes")
     path = config.model.path
-    shape = shape_of(located if Path(located := locate_model(path), "config.json").is_file() else path)
+    shape = shape_of(
+        located if Path(located := locate_model(path), "config.json").is_file() else path
+    )
     # no memory is that of the problems
     plan = make_plan(config, shape, GPUS[DEFAULT], num_problems=num_problems_of(config) or 1)
     return math.ceil(sum(plan.host_bytes.values()) / 2**30)
@@ -86,7 +105,11 @@ def ask_for_resources(job: SlurmJob, config: R3Config) -> str | None:
     if config.cluster.device != Device.CUDA:
         return None
     given = [option.partition("=")[0] for option in job.sbatch_options]
-    if job.cpus_per_task is None and not job.exclusive and not any(each.startswith(CORES) for each in given):
+    if (
+        job.cpus_per_task is None
+        and not job.exclusive
+        and not any(each.startswith(CORES) for each in given)
+    ):
         job.cpus_per_task = cores_of(config)
     if job.mem is not None or any(each.startswith("--mem") for each in given):
         return None
@@ -110,27 +133,36 @@ def render(job: SlurmJob, config: R3Config) -> str:
     container_options, prefix, bare = _container(job, run_dir)
     python = f"{prefix}{shlex.quote(job.python) if bare else 'python'}"
     r3 = shlex.quote(str(Path(job.python).with_name("r3"))) if bare else "r3"
-    agent_options = f" --gpus {config.cluster.gpus_per_node}" + (" --device cuda" if cuda else "")
+    agent_options = f" --gpus {config.cluster.gpus_per_node}" + (
+        " --device cuda" if cuda else ""
+    )
     if job.ray_args:
         agent_options += f" --ray-args={shlex.quote(job.ray_args)}"
     # two jobs of a run; tasks of an array share a name but no run, which its lock keeps apart
-    apart = [*([] if job.seeds else ["singleton"]), *([f"afterany:{job.after}"] if job.after else [])]
+    apart = [
+        *([] if job.seeds else ["singleton"]),
+        *([f"afterany:{job.after}"] if job.after else []),
+    ]
     try:
         return environment.from_string(source.read_text(encoding="utf-8")).render(
             job=job,
             written_by=on_one_line(without_secrets(job.written_by)),
             script=shlex.quote(str(script_of(config))),
             job_name=job_name(config),
-            is_array=bool(job.seeds) or any(option.startswith(ARRAY) for option in job.sbatch_options),
+            is_array=bool(job.seeds)
+            or any(option.startswith(ARRAY) for option in job.sbatch_options),
             gpus=config.cluster.gpus_per_node if cuda else None,
             dependency=",".join(apart) or None,
-            log=str(run_dir / "cluster").replace("%", "%%") + ("/slurm-%A_%a.log" if job.seeds else "/slurm-%j.log"),
+            log=str(run_dir / "cluster").replace("%", "%%")
+            + ("/slurm-%A_%a.log" if job.seeds else "/slurm-%j.log"),
             prologue=job.prologue and str(Path(job.prologue).expanduser().absolute()),
             run_dir=str(run_dir),
             container_options=container_options,
             python=python,
             agent_options=agent_options,
-            train=" ".join([r3, "train", *map(shlex.quote, job.settings), f"cluster.num_nodes={job.nodes}"]),
+            train=" ".join(
+                [r3, "train", *map(shlex.quote, job.settings), f"cluster.num_nodes={job.nodes}"]
+            ),
         )
     except FileNotFoundError as error:
         raise ConfigError(f"template {source} does not exist") from error
@@ -167,19 +199,29 @@ def seeds_of(text: str | None) -> list[int]:
     """--seeds as numbers, or none. ConfigError: no whole numbers from 0 up, or one twice."""
     seeds = [int(part) if part.isdecimal() else -1 for part in text.split(",")] if text else []
     if len(set(seeds)) < len(seeds) or -1 in seeds:
-        raise ConfigError(f"--seeds is {quoted(text)}; give different whole numbers from 0 up, like 1,2,3")
+        raise ConfigError(
+            f"--seeds is {quoted(text)}; give different whole numbers from 0 up, like 1,2,3"
+        )
     return seeds
 
 
 def sbatch(script: Path) -> str:
     """Submit; returns the job id. Raises ClusterError with sbatch's own words."""
     if shutil.which("sbatch") is None:
-        raise ClusterError(f"sbatch is not in the PATH; submit {script} from a node that has Slurm")
+        raise ClusterError(
+            f"sbatch is not in the PATH; submit {script} from a node that has Slurm"
+        )
     # a job inside a job would inherit the outer one's numbers
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_JOB", "SLURM_N"))}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SLURM_JOB", "SLURM_N"))
+    }
     command = ["sbatch", "--parsable", str(script)]
     # SIGPIPE stays ignored: when a busy munged hangs up, libmunge asks again, unless the signal ends sbatch
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, restore_signals=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, restore_signals=False
+    )
     if done.returncode:
         said = done.stderr.strip() or f"it ended with {done.returncode} and said nothing"
         raise ClusterError(f"sbatch refused {script}: {said.splitlines()[-1]}")
@@ -192,5 +234,13 @@ def _container(job: SlurmJob, run_dir: Path) -> tuple[str, str, bool]:
         return "", "", True
     mounts = ",".join(filter(None, [job.mounts, f"{run_dir}:{run_dir}"]))
     if job.container.endswith(".sif"):
-        return "", f"apptainer exec --nv --bind {shlex.quote(mounts)} {shlex.quote(job.container)} ", False
-    return f" --container-image={shlex.quote(job.container)} --container-mounts={shlex.quote(mounts)}", "", False
+        return (
+            "",
+            f"apptainer exec --nv --bind {shlex.quote(mounts)} {shlex.quote(job.container)} ",
+            False,
+        )
+    return (
+        f" --container-image={shlex.quote(job.container)} --container-mounts={shlex.quote(mounts)}",
+        "",
+        False,
+    )

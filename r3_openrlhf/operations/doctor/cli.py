@@ -11,7 +11,9 @@ from r3_openrlhf.operations.doctor.checks import STACKS, Stack
 @click.command()
 @click.argument("settings", nargs=-1, metavar="[experiment=NAME [KEY=VALUE]...]")
 @click.option(
-    "--stack", type=click.Choice(STACKS), help="Which list of packages is wanted; default: what the machine has."
+    "--stack",
+    type=click.Choice(STACKS),
+    help="Which list of packages is wanted; default: what the machine has.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of the table.")
 def doctor(settings: tuple[str, ...], stack: Stack | None, as_json: bool) -> None:

@@ -42,7 +42,9 @@ def _command(function: Callable[..., dict[str, Any]]) -> click.Command:
             raise HistoryError(f"there is no history store at {store}")
         try:
             result = function(store, **options)
-            click.echo(json.dumps(result, allow_nan=False) if as_json else "\n".join(_lines(result)))
+            click.echo(
+                json.dumps(result, allow_nan=False) if as_json else "\n".join(_lines(result))
+            )
         except CONTENT_ERRORS as error:  # read, but no table can be made
             raise HistoryError(
                 f"{run} holds what cannot be there ({type(error).__name__}: {error}); `r3 history verify {run}` says where"
@@ -50,7 +52,9 @@ def _command(function: Callable[..., dict[str, Any]]) -> click.Command:
         if not result.get("ok", True):
             raise HistoryError(f"{store} is NOT SOUND; its findings are above")
 
-    run = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout instead of lines.")(run)
+    run = click.option(
+        "--json", "as_json", is_flag=True, help="One JSON object on stdout instead of lines."
+    )(run)
     return history.command()(click.argument("run")(run))
 
 
@@ -75,12 +79,23 @@ def show(store: Path, uid: str) -> dict[str, Any]:
 @click.argument("source")
 @click.argument("settings", nargs=-1, metavar="experiment=NAME [KEY=VALUE]...")
 @click.option(
-    "--into", required=True, type=click.Path(path_type=Path), help="A new directory: history.start of the run."
+    "--into",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="A new directory: history.start of the run.",
 )
-@click.option("--problem", default="problem", show_default=True, help="The column with the problem's text.")
-@click.option("--solution", default="solution", show_default=True, help="The column with the response.")
 @click.option(
-    "--origin", help="What every row says of its origin, such as 'teacher NAME'. Default: the name of SOURCE."
+    "--problem",
+    default="problem",
+    show_default=True,
+    help="The column with the problem's text.",
+)
+@click.option(
+    "--solution", default="solution", show_default=True, help="The column with the response."
+)
+@click.option(
+    "--origin",
+    help="What every row says of its origin, such as 'teacher NAME'. Default: the name of SOURCE.",
 )
 def import_(source: str, settings: tuple[str, ...], into: Path, **options: Any) -> None:
     """Verified successes of an earlier run or a file, as the beginning of a run's history.
@@ -96,7 +111,11 @@ def import_(source: str, settings: tuple[str, ...], into: Path, **options: Any) 
     from r3_openrlhf.operations.store.importing import import_successes
 
     experiment, overrides = split_settings(settings, command="history import")
-    trains_nothing = ("replay.imported.warm_start=0", "replay.imported.use=both")  # it trains nothing
+    # it trains nothing
+    trains_nothing = (
+        "replay.imported.warm_start=0",
+        "replay.imported.use=both",
+    )
     config = load_config(experiment, [*overrides, *trains_nothing])
     click.echo("\n".join(_lines(import_successes(source, into, config, **options))))
 
@@ -116,5 +135,9 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
             continue
         yield f"{name}: {len(value)}"
         for row in value:
-            shown = {key: row[key] for key in row if key not in LEFT_OUT} if isinstance(row, dict) else row
+            shown = (
+                {key: row[key] for key in row if key not in LEFT_OUT}
+                if isinstance(row, dict)
+                else row
+            )
             yield f"  {shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)}"

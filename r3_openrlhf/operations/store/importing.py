@@ -40,7 +40,13 @@ Solutions = Iterator[tuple[str | None, str | None]]
 
 
 def import_successes(
-    source: str, into: Path, config: R3Config, *, problem: str, solution: str, origin: str | None
+    source: str,
+    into: Path,
+    config: R3Config,
+    *,
+    problem: str,
+    solution: str,
+    origin: str | None,
 ) -> dict[str, Any]:
     """Write the store of `into`, which is new, and its record. Returns what was imported, and what was
     left out and why. problem, solution: columns of a file.
@@ -57,15 +63,23 @@ def import_successes(
         kind, solutions = "file", _of_file(source, config, problem, solution)
     tokenizer = _tokenizer_of(config)
     left_out: Counter[str] = Counter()
-    encoded = list(_encoded(solutions, config, tokenizer, left_out, origin=origin or f"{kind} {path.name}"))
+    encoded = list(
+        _encoded(solutions, config, tokenizer, left_out, origin=origin or f"{kind} {path.name}")
+    )
     kept = []
     for (rollout, _), grade in zip(encoded, asyncio.run(_graded(encoded, config)), strict=True):
         if grade.verdict is Verdict.CORRECT:
-            kept.append(replace(rollout, verdict=grade.verdict, reward=grade.reward, reason=grade.reason))
+            kept.append(
+                replace(
+                    rollout, verdict=grade.verdict, reward=grade.reward, reason=grade.reason
+                )
+            )
         else:
             left_out[f"{grade.verdict} by the run's grader"] += 1
     if not kept:
-        raise DataError(f"{source} gives no success for data.path {config.data.path}: {dict(left_out)}")
+        raise DataError(
+            f"{source} gives no success for data.path {config.data.path}: {dict(left_out)}"
+        )
     run.make()
     with HistoryStore.open(run.history, limits=config.history, seed=config.train.seed) as store:
         store.commit_step(0, 1, kept)
@@ -95,10 +109,14 @@ def _of_run(earlier: RunDirectory) -> Solutions:
             f"{earlier.path} has a history and no {earlier.data.name}, so it is no run; give the run's directory"
         )
     tokenizer = _tokenizer_of(earlier.load_config())
-    problems = {label.uid: near(label) for label in map(Label.from_json, read_prompts(earlier.data)[1])}
+    problems = {
+        label.uid: near(label) for label in map(Label.from_json, read_prompts(earlier.data)[1])
+    }
     for row in successes(earlier.history):
         if row.turns is not None:
-            raise DataError(f"{earlier.path} holds trajectories of an environment; only responses can be imported")
+            raise DataError(
+                f"{earlier.path} holds trajectories of an environment; only responses can be imported"
+            )
         text = response_text(tokenizer, row.response_ids.tolist())
         yield problems.get(row.uid), None if row.truncated else text
 
@@ -111,28 +129,46 @@ def _of_evaluation(samples: Path) -> Solutions:
                 # a line without an end: killed while it was written
                 one = json.loads(line) if line.endswith(b"\n") else {"responses": []}
                 for response in one["responses"]:
-                    yield str(one["uid"]), response["text"] if response["finish_reason"] == "stop" else None
+                    yield (
+                        str(one["uid"]),
+                        response["text"] if response["finish_reason"] == "stop" else None,
+                    )
             except (ValueError, KeyError, TypeError) as error:
-                raise DataError(f"{samples}, line {number} is no problem of an evaluation: {error!r}") from error
+                raise DataError(
+                    f"{samples}, line {number} is no problem of an evaluation: {error!r}"
+                ) from error
 
 
 def _of_file(source: str, config: R3Config, problem: str, solution: str) -> Solutions:
     """Yield the responses of a data set, of which a row has one or a list. DataError: it lacks a column."""
     table = load_table(replace(config.data, path=source, sources=[]))
     for column in {problem, solution} - set(table.columns):
-        raise DataError(f"{source} has no column {column}; name the columns with --problem and --solution")
+        raise DataError(
+            f"{source} has no column {column}; name the columns with --problem and --solution"
+        )
     for _, row in table.rows({problem, solution}):
-        asked, found = (row.get(column) if isinstance(row, dict) else None for column in (problem, solution))
+        asked, found = (
+            row.get(column) if isinstance(row, dict) else None for column in (problem, solution)
+        )
         asked, *texts = (
             one.encode(errors="replace").decode() if isinstance(one, str) else None
             for one in (asked, *(found if isinstance(found, list) and found else [found]))
         )
-        key = None if asked is None else near(Label(uid="", problem=asked, references=[], task=""))
+        key = (
+            None
+            if asked is None
+            else near(Label(uid="", problem=asked, references=[], task=""))
+        )
         yield from ((key, text) for text in texts)
 
 
 def _encoded(
-    solutions: Solutions, config: R3Config, tokenizer: Any, left_out: Counter[str], *, origin: str
+    solutions: Solutions,
+    config: R3Config,
+    tokenizer: Any,
+    left_out: Counter[str],
+    *,
+    origin: str,
 ) -> Iterator[tuple[Rollout, GradeRequest]]:
     """Each response after the run's own prompt, ungraded, and the request to its grader."""
     with_rows, data = config.reward.reads_rows, held_out_data(config)
@@ -152,13 +188,22 @@ def _encoded(
                 "would make the evaluation worthless; leave it out of one of the two"
             )
         if (label := trained.get(key or "")) is None or text is None:
-            left_out["no problem of data.path" if label is None else "no response, or ended by a token limit"] += 1
+            left_out[
+                "no problem of data.path"
+                if label is None
+                else "no response, or ended by a token limit"
+            ] += 1
             continue
         prompt = prompt_of(tokenizer, config.data, label)
-        if (mark := opened_thinking(prompt)) and text.lstrip().startswith(mark):  # the prompt has it already
+        # the prompt has it already
+        if (mark := opened_thinking(prompt)) and text.lstrip().startswith(mark):
             text = text.lstrip().removeprefix(mark).lstrip("\n")
-        prompt_ids, ids = (tokenizer(text=one, add_special_tokens=False)["input_ids"] for one in (prompt, text))
-        if tokenizer.decode(ids) != text or not {*ids}.isdisjoint({*ends, tokenizer.eos_token_id}):
+        prompt_ids, ids = (
+            tokenizer(text=one, add_special_tokens=False)["input_ids"] for one in (prompt, text)
+        )
+        if tokenizer.decode(ids) != text or not {*ids}.isdisjoint(
+            {*ends, tokenizer.eos_token_id}
+        ):
             left_out["not restored by the tokenizer"] += 1
         elif len(ids) >= config.rollout.max_new_tokens:
             left_out["longer than rollout.max_new_tokens"] += 1
@@ -168,7 +213,9 @@ def _encoded(
                 context=Context.IMPORTED,
                 prompt_ids=np.array(prompt_ids, np.int32),
                 response_ids=np.array([*ids, ends[0]], np.int32),
-                response_logprobs=np.zeros(0, np.float32),  # the run's first policy measures them
+                response_logprobs=np.zeros(
+                    0, np.float32
+                ),  # the run's first policy measures them
                 verdict=Verdict.UNGRADED,
                 reward=None,
                 truncated=False,
@@ -191,7 +238,9 @@ def _encoded(
             yield rollout, request
 
 
-async def _graded(encoded: Sequence[tuple[Rollout, GradeRequest]], config: R3Config) -> list[Grade]:
+async def _graded(
+    encoded: Sequence[tuple[Rollout, GradeRequest]], config: R3Config
+) -> list[Grade]:
     grader = make_grader(config.reward)
     try:
         return await asyncio.gather(*(grader.grade(request) for _, request in encoded))

@@ -19,7 +19,9 @@ from r3_openrlhf.method.history.usage import Usage
 from r3_openrlhf.method.history.witness import check_against
 from r3_openrlhf.runs import checkpoint_record
 
-_RULES = tomllib.loads(files(__package__).joinpath("rules.toml").read_text(encoding="utf-8"))["rule"]
+_RULES = tomllib.loads(files(__package__).joinpath("rules.toml").read_text(encoding="utf-8"))[
+    "rule"
+]
 _MAX_FINDINGS = 20  # of one kind: one lost page can damage thousands of rows
 
 
@@ -51,9 +53,16 @@ def verify(path: Path) -> Verification:
         for check in (_pages, _rules, _usage, _checkpoint, _arrays)[lives:]:
             try:  # what stops one check on damaged content is a finding, and the others still run
                 result.findings.extend(check(connection, path))
-            except (sqlite3.OperationalError, sqlite3.DataError, R3Error, *CONTENT_ERRORS) as error:
+            except (
+                sqlite3.OperationalError,
+                sqlite3.DataError,
+                R3Error,
+                *CONTENT_ERRORS,
+            ) as error:
                 name = check.__name__.removeprefix("_")
-                result.findings.append(f"the check of {name} could not be finished: {type(error).__name__}: {error}")
+                result.findings.append(
+                    f"the check of {name} could not be finished: {type(error).__name__}: {error}"
+                )
     return result
 
 
@@ -63,7 +72,10 @@ def _pages(connection: sqlite3.Connection, _path: Path) -> list[str]:
 
 
 def _rules(connection: sqlite3.Connection, _path: Path) -> list[str]:
-    words = {"context": _in_words("context", CONTEXTS), "verdict": _in_words("verdict", VERDICTS)}
+    words = {
+        "context": _in_words("context", CONTEXTS),
+        "verdict": _in_words("verdict", VERDICTS),
+    }
     return [
         rule["sentence"].format(*row)
         for rule in _RULES
@@ -74,7 +86,11 @@ def _rules(connection: sqlite3.Connection, _path: Path) -> list[str]:
 def _usage(connection: sqlite3.Connection, _path: Path) -> list[str]:
     with snapshot(connection):
         stored, recounted = Usage.load(connection), Usage.recount(connection)
-    return [] if stored == recounted else [f"the byte count is {stored}, the rows give {recounted}"]
+    return (
+        []
+        if stored == recounted
+        else [f"the byte count is {stored}, the rows give {recounted}"]
+    )
 
 
 def _checkpoint(connection: sqlite3.Connection, path: Path) -> list[str]:
@@ -84,9 +100,19 @@ def _checkpoint(connection: sqlite3.Connection, path: Path) -> list[str]:
     if record is None or record.history is None:
         return []
     with snapshot(connection):
-        floor = connection.execute("SELECT value FROM meta WHERE key = 'floor'").fetchone() or (-1,)
-        why = None if record.step < floor[0] else check_against(connection, record.history, step=record.step)
-    return [] if why is None else [f"it is not the history of the checkpoint of step {record.step}: {why}"]
+        floor = connection.execute("SELECT value FROM meta WHERE key = 'floor'").fetchone() or (
+            -1,
+        )
+        why = (
+            None
+            if record.step < floor[0]
+            else check_against(connection, record.history, step=record.step)
+        )
+    return (
+        []
+        if why is None
+        else [f"it is not the history of the checkpoint of step {record.step}: {why}"]
+    )
 
 
 def _arrays(connection: sqlite3.Connection, _path: Path) -> list[str]:

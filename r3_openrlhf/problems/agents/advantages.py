@@ -5,7 +5,11 @@ from collections.abc import Sequence
 from r3_openrlhf.config import AgentsConfig
 from r3_openrlhf.config.words import AgentEstimator
 from r3_openrlhf.method.core.advantages import group_advantages
-from r3_openrlhf.problems.agents.hierarchy import compared_steps, groups_of_steps, weighted_means
+from r3_openrlhf.problems.agents.hierarchy import (
+    compared_steps,
+    groups_of_steps,
+    weighted_means,
+)
 from r3_openrlhf.problems.agents.trajectory import End, Trajectory
 
 EPS = 1e-6  # added to the std [P]
@@ -13,7 +17,9 @@ EPS = 1e-6  # added to the std [P]
 EPISODE_WEIGHT = {AgentEstimator.GRPO: 1.0, AgentEstimator.GIGPO: 1.0, AgentEstimator.HGPO: 0.0}
 
 
-def advantages_of_task(trajectories: Sequence[Trajectory], settings: AgentsConfig) -> list[list[float] | None]:
+def advantages_of_task(
+    trajectories: Sequence[Trajectory], settings: AgentsConfig
+) -> list[list[float] | None]:
     """One advantage per turn of each trajectory; None for a lost one, which takes no part in any
     group.
 
@@ -28,12 +34,17 @@ def advantages_of_task(trajectories: Sequence[Trajectory], settings: AgentsConfi
     Raises:
         ValueError: trajectories of several tasks."""
     if len({trajectory.task_uid for trajectory in trajectories}) > 1:
-        raise ValueError("the trajectories are of several tasks; advantages compare those of one")
+        raise ValueError(
+            "the trajectories are of several tasks; advantages compare those of one"
+        )
     graded = [one for one in trajectories if one.end is not End.LOST]
     if not graded:
         return [None for _ in trajectories]
     sums = [sum(one.rewards(invalid_penalty=settings.invalid_penalty)) for one in graded]
-    returns = [one.returns(gamma=settings.gamma, invalid_penalty=settings.invalid_penalty) for one in graded]
+    returns = [
+        one.returns(gamma=settings.gamma, invalid_penalty=settings.invalid_penalty)
+        for one in graded
+    ]
     estimator = AgentEstimator.checked("agents.estimator", settings.estimator)
     steps = [[0.0] * len(own) for own in returns]
     if estimator is not AgentEstimator.GRPO:
@@ -43,7 +54,12 @@ def advantages_of_task(trajectories: Sequence[Trajectory], settings: AgentsConfi
         steps = weighted_means(compared, list(map(len, returns)))
     weight = EPISODE_WEIGHT[estimator]
     episodes = group_advantages(sums, lam=EPS)
-    found = iter([[step + weight * one for step in own] for own, one in zip(steps, episodes, strict=True)])
+    found = iter(
+        [
+            [step + weight * one for step in own]
+            for own, one in zip(steps, episodes, strict=True)
+        ]
+    )
     return [None if one.end is End.LOST else next(found) for one in trajectories]
 
 
@@ -58,6 +74,7 @@ def steps_alone(trajectories: Sequence[Trajectory], *, depth: int) -> list[float
             by_task.setdefault(one.task_uid, []).append(one.anchors)
     num_steps = sum(len(anchors) for task in by_task.values() for anchors in task)
     shared = (
-        sum(len(group) for task in by_task.values() for group in groups_of_steps(task, k)) for k in range(depth + 1)
+        sum(len(group) for task in by_task.values() for group in groups_of_steps(task, k))
+        for k in range(depth + 1)
     )
     return [1 - steps / num_steps if num_steps else 0.0 for steps in shared]

@@ -27,7 +27,9 @@ class AlfWorld:
         files = sorted(folder.rglob("*.tw-pddl"))
         self.files = [file for file in files if not re.search("movable|Sliced", str(file))]
         if not self.files:
-            raise ValueError(f"games is {games}, where no game.tw-pddl is; alfworld-download fetches them")
+            raise ValueError(
+                f"games is {games}, where no game.tw-pddl is; alfworld-download fetches them"
+            )
         self._infos = textworld.EnvInfos(won=True, admissible_commands=True)
         self._game: Any = None
 
@@ -50,7 +52,10 @@ class AlfWorld:
         state, _, done = self._game.step(action)
         won = bool(state.won)
         return Step(
-            observation=self._observed(state.feedback, state), reward=REWARD * won, done=done or won, success=won
+            observation=self._observed(state.feedback, state),
+            reward=REWARD * won,
+            done=done or won,
+            success=won,
         )
 
     def close(self) -> None:

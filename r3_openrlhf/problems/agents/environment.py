@@ -73,9 +73,15 @@ def environment_class(name: str) -> type:
     """
     if name not in ENVIRONMENTS and ":" not in name:
         known = nearest(name, list(ENVIRONMENTS))
-        raise ConfigError(f"agents.environment is {quoted(name)}; {known}, or package.module:Class of your own")
+        raise ConfigError(
+            f"agents.environment is {quoted(name)}; {known}, or package.module:Class of your own"
+        )
     found = load_object("agents.environment", ENVIRONMENTS.get(name, name))
-    missing = [method for method in ("reset", "step", "close") if not callable(getattr(found, method, None))]
+    missing = [
+        method
+        for method in ("reset", "step", "close")
+        if not callable(getattr(found, method, None))
+    ]
     if not callable(found) or missing:
         raise ConfigError(
             f"agents.environment is {quoted(name)}, which has no {', '.join(missing) or 'constructor'}; an environment has "
@@ -96,7 +102,9 @@ def make_environment(name: str, options: Mapping[str, Any]) -> Environment:
         inspect.signature(made).bind(**options)
         return made(**options)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"agents.options is {dict(options)}, which {name} does not take: {error}") from error
+        raise ConfigError(
+            f"agents.options is {dict(options)}, which {name} does not take: {error}"
+        ) from error
 
 
 def make_worker(name: str, options: Mapping[str, Any]) -> Callable[[int | str], Step]:
@@ -114,7 +122,9 @@ def make_worker(name: str, options: Mapping[str, Any]) -> Callable[[int | str], 
     return handle
 
 
-def environment_pool(name: str, options: Mapping[str, Any], *, timeout_s: float) -> ProcessPool[Step]:
+def environment_pool(
+    name: str, options: Mapping[str, Any], *, timeout_s: float
+) -> ProcessPool[Step]:
     """Make a pool whose sessions are environments, each in a process that is used again.
 
     `session.submit` takes a seed, which begins that task, and then actions. Its future has the Step,
@@ -124,7 +134,9 @@ def environment_pool(name: str, options: Mapping[str, Any], *, timeout_s: float)
         ConfigError: as `environment_class` does, before anything is started."""
     environment_class(name)
     options = {"name": name, "options": dict(options)}
-    return ProcessPool(f"{__name__}:make_worker", options, answer_type=Step, timeout_s=timeout_s)
+    return ProcessPool(
+        f"{__name__}:make_worker", options, answer_type=Step, timeout_s=timeout_s
+    )
 
 
 def task_uid(name: str, seed: int) -> str:

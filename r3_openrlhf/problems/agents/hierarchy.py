@@ -9,7 +9,12 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from r3_openrlhf.method.core.advantages import group_advantages
-from r3_openrlhf.method.core.checks import finite_value, finite_values, same_length, whole_number
+from r3_openrlhf.method.core.checks import (
+    finite_value,
+    finite_values,
+    same_length,
+    whole_number,
+)
 
 
 class ComparedSteps(NamedTuple):
@@ -38,12 +43,16 @@ def step_returns(rewards: Sequence[float], *, gamma: float) -> list[float]:
     return returns[::-1]
 
 
-def weighted_means(compared: Iterable[ComparedSteps], lengths: Sequence[int]) -> list[list[float]]:
+def weighted_means(
+    compared: Iterable[ComparedSteps], lengths: Sequence[int]
+) -> list[list[float]]:
     """sum_k w_k A_k / sum_k w_k of each step, 0.0 without a weight. `lengths`: steps each."""
     weighted = [[0.0] * length for length in lengths]
     weights = [[0.0] * length for length in lengths]
     for group in compared:
-        for (i, t), advantage, weight in zip(group.members, group.advantages, group.weights, strict=True):
+        for (i, t), advantage, weight in zip(
+            group.members, group.advantages, group.weights, strict=True
+        ):
             weighted[i][t] += weight * advantage
             weights[i][t] += weight
     return [
@@ -77,23 +86,33 @@ def compared_steps(
         ValueError: shapes that differ, a return that is not finite, depth < 0, eps < 0."""
     same_length(states=list(states), returns=list(returns))
     for i, (mine, theirs) in enumerate(zip(states, returns, strict=True)):
-        named: dict[str, list[Any]] = {f"states[{i}]": list(mine), f"returns[{i}]": list(theirs)}
+        named: dict[str, list[Any]] = {
+            f"states[{i}]": list(mine),
+            f"returns[{i}]": list(theirs),
+        }
         same_length(**named)
     depth = whole_number("depth", depth, minimum=0)
     alpha, eps = finite_value("alpha", alpha), finite_value("eps", eps)
     if eps < 0:
         raise ValueError(f"eps is {eps}; it must be 0 or more")
-    values = [finite_values(f"returns[{i}]", mine) if len(mine) else [] for i, mine in enumerate(returns)]
+    values = [
+        finite_values(f"returns[{i}]", mine) if len(mine) else []
+        for i, mine in enumerate(returns)
+    ]
 
     found = []
     for k in range(depth + 1):
         for group in groups_of_steps(states, k):
             advantages = group_advantages([values[i][t] for i, t in group], lam=eps)
-            found.append(ComparedSteps(k, group, advantages, [float(k + 1) ** alpha] * len(group)))
+            found.append(
+                ComparedSteps(k, group, advantages, [float(k + 1) ** alpha] * len(group))
+            )
     return found
 
 
-def groups_of_steps(states: Sequence[Sequence[Hashable]], k: int) -> Iterator[list[tuple[int, int]]]:
+def groups_of_steps(
+    states: Sequence[Sequence[Hashable]], k: int
+) -> Iterator[list[tuple[int, int]]]:
     """Group the (i, t) of steps that agree in their state and the k states before it: groups of two and
     more. A step with fewer states before it agrees with steps whose whole past is the same."""
     groups: dict[tuple[Hashable, ...], list[tuple[int, int]]] = defaultdict(list)

@@ -39,6 +39,8 @@ class TurnPrompts(ChatPrompts):
         turns = (error.turns if error is not None else None) or ()
         longest = max((len(turn.prompt_ids) for turn in turns), default=0)
         # a line per turn: the state, and what was done in it, as a memory has them
-        attempt = "\n".join(line_of_turn(turn.observation, turn.action, valid=turn.valid) for turn in turns)
+        attempt = "\n".join(
+            line_of_turn(turn.observation, turn.action, valid=turn.valid) for turn in turns
+        )
         shortened = self.fit(attempt, lambda text: longest + self.count(attempt_section(text)))
         return None if shortened is None else attempt_section(shortened)

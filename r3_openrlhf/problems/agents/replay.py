@@ -16,7 +16,9 @@ from r3_openrlhf.method.types import Rollout, TurnFacts, Verdict
 from r3_openrlhf.problems.agents.trajectory import End, Trajectory
 
 
-def kept_rollouts(trajectories: Iterable[Trajectory], turns: Iterable[Rollout]) -> list[Rollout]:
+def kept_rollouts(
+    trajectories: Iterable[Trajectory], turns: Iterable[Rollout]
+) -> list[Rollout]:
     """One Rollout per trajectory of a step, in their order, of the rollouts of its turns.
 
     A lost one is ungraded, which a history counts and does not keep. One without any turn (no
@@ -59,14 +61,18 @@ def _whole(turns: Sequence[Rollout]) -> Rollout:
     )
 
 
-def recalled_trajectory(stored: Rollout, settings: AgentsConfig, *, name: str) -> tuple[Trajectory, list[Rollout]]:
+def recalled_trajectory(
+    stored: Rollout, settings: AgentsConfig, *, name: str
+) -> tuple[Trajectory, list[Rollout]]:
     """Return a kept trajectory as one of a step again, and the rollout of each of its turns.
 
     Its returns are those that today's agents.gamma and agents.invalid_penalty give. `name`: of no
     other trajectory of the task in this step."""
     assert stored.turns is not None  # an agentic run keeps nothing else
     succeeded = stored.verdict is Verdict.CORRECT
-    trajectory = Trajectory(task_uid=stored.uid, uid=name, turns=stored.turns, end=End.DONE, success=succeeded)
+    trajectory = Trajectory(
+        task_uid=stored.uid, uid=name, turns=stored.turns, end=End.DONE, success=succeeded
+    )
     returns = trajectory.returns(gamma=settings.gamma, invalid_penalty=settings.invalid_penalty)
     ends = list(itertools.accumulate((turn.num_tokens for turn in stored.turns), initial=0))
     rollouts = [
@@ -87,6 +93,8 @@ def recalled_trajectory(stored: Rollout, settings: AgentsConfig, *, name: str) -
                 valid=turn.valid,
             ),
         )
-        for index, (turn, begin, end) in enumerate(zip(stored.turns, ends, ends[1:], strict=False))
+        for index, (turn, begin, end) in enumerate(
+            zip(stored.turns, ends, ends[1:], strict=False)
+        )
     ]
     return trajectory, rollouts

@@ -103,7 +103,9 @@ class Episode:
     def next_prompt(self, *, count: Callable[[str], int], max_tokens: int) -> str | None:
         """Return the user turn for the next response; None at the end. See `memory_prompt`."""
         if self._response is not None:
-            raise ValueError("the environment has not answered the last action yet; call advance or lose first")
+            raise ValueError(
+                "the environment has not answered the last action yet; call advance or lose first"
+            )
         if self.end is not None:
             return None
         self._prompt = memory_prompt(
@@ -121,7 +123,9 @@ class Episode:
     def act(self, response: str, *, truncated: bool) -> str:
         """Take a response; returns the environment's action, "" where the response has none."""
         if self._prompt is None or self.end is not None:
-            raise ValueError("there is no prompt that this response could answer; call next_prompt first")
+            raise ValueError(
+                "there is no prompt that this response could answer; call next_prompt first"
+            )
         action = find_action(response, truncated=truncated)
         self._response = (action, truncated)
         return action
@@ -204,7 +208,9 @@ def memory_prompt(
         if memory:
             del memory[0]
         elif attempt:
-            return memory_prompt(observation, earlier, turns=turns, count=count, max_tokens=max_tokens)
+            return memory_prompt(
+                observation, earlier, turns=turns, count=count, max_tokens=max_tokens
+            )
         else:
             return None
 

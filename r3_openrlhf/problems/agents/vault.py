@@ -23,7 +23,9 @@ class Vault:
 
     def __init__(self, *, rooms: int = 4, keys: int = 2, shows_keys: bool = False) -> None:
         if not 1 <= keys <= rooms <= len(COLOURS):
-            raise ValueError(f"keys is {keys} and rooms is {rooms}; use 1 <= keys <= rooms <= {len(COLOURS)}")
+            raise ValueError(
+                f"keys is {keys} and rooms is {rooms}; use 1 <= keys <= rooms <= {len(COLOURS)}"
+            )
         self.colours = COLOURS[:rooms]
         self.num_keys = keys
         self.shows_keys = shows_keys
@@ -44,7 +46,12 @@ class Vault:
             return Step(observation=self._observation(), reward=0.0, done=False, valid=False)
         if action == OPEN:
             success = set(self.needed) <= self.taken
-            return Step(observation=self._observation(), reward=float(success), done=True, success=success)
+            return Step(
+                observation=self._observation(),
+                reward=float(success),
+                done=True,
+                success=success,
+            )
         if action == TAKE:
             self.taken.add(self.place)
         else:
@@ -57,7 +64,11 @@ class Vault:
     @property
     def valid_actions(self) -> tuple[str, ...]:
         """By the place alone: they must not tell what was taken."""
-        return (*(f"go {colour}" for colour in self.colours), OPEN) if self.place == HALL else (TAKE, BACK)
+        return (
+            (*(f"go {colour}" for colour in self.colours), OPEN)
+            if self.place == HALL
+            else (TAKE, BACK)
+        )
 
     def _observation(self) -> Observation:
         held = [colour for colour in self.colours if colour in self.taken]

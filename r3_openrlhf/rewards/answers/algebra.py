@@ -22,7 +22,13 @@ from sympy import Basic, Eq, Expr, I, Symbol, factorial, factorial2
 
 from r3_openrlhf.rewards.answers import two_stage_parsing
 from r3_openrlhf.rewards.answers.arithmetic import stated_precision
-from r3_openrlhf.rewards.answers.comparison import Number, compare_cheaply, connectives_differ, number, numbers_agree
+from r3_openrlhf.rewards.answers.comparison import (
+    Number,
+    compare_cheaply,
+    connectives_differ,
+    number,
+    numbers_agree,
+)
 from r3_openrlhf.rewards.answers.extraction import last_statement, nesting_depth
 from r3_openrlhf.rewards.answers.form import formulas
 from r3_openrlhf.rewards.answers.parts import decide_by_label, same_list
@@ -39,13 +45,20 @@ MAX_CELLS = 40
 
 def _parse_arithmetic(expression: str):
     """Replace math-verify's parse_expr, which is sympy's and runs its input as Python."""
-    return latex2sympy(expression.replace("**", "^"), is_real=True, convert_degrees=False, normalization_config=None)
+    return latex2sympy(
+        expression.replace("**", "^"),
+        is_real=True,
+        convert_degrees=False,
+        normalization_config=None,
+    )
 
 
 replace_in_sympy()
 two_stage_parsing.install()
 math_verify.parser.parse_expr_cached = _parse_arithmetic
-math_verify.parser.latex2sympy = partial(latex2sympy, conversion_config=ConversionConfig(lowercase_symbols=False))
+math_verify.parser.latex2sympy = partial(
+    latex2sympy, conversion_config=ConversionConfig(lowercase_symbols=False)
+)
 for _name in ("math_verify.parser", "math_verify.grader"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
@@ -54,7 +67,12 @@ _PROSE = re.compile(r"(?<![\\a-zA-Z{])[a-zA-Z]{2,} [a-zA-Z]{2,}")  # no product 
 _LAST_LETTER = re.compile(r"(?<=\d)[a-zA-Z]$")
 _IN_TEXT = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
 _BARE = NormalizationConfig(
-    basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
+    basic_latex=True,
+    units=False,
+    malformed_operators=True,
+    nits=True,
+    boxed="none",
+    equations=False,
 )
 
 unified = lru_cache(maxsize=4096)(unify)
@@ -87,8 +105,12 @@ def _double_factorials(expression: Basic, text: str) -> Basic:
     """n!! as the parser does not read it: not the factorial of a factorial."""
     if "!!" not in text or "!!!" in text:
         return expression
-    nested = [part for part in expression.atoms(factorial) if isinstance(part.args[0], factorial)]
-    return expression.xreplace({part: factorial2(part.args[0].args[0], evaluate=False) for part in nested})
+    nested = [
+        part for part in expression.atoms(factorial) if isinstance(part.args[0], factorial)
+    ]
+    return expression.xreplace(
+        {part: factorial2(part.args[0].args[0], evaluate=False) for part in nested}
+    )
 
 
 def _has_math_inside(text: str) -> bool:
@@ -110,7 +132,9 @@ def parse_reference(reference: str) -> tuple:
 def with_factors(text: str, problem: str) -> str:
     r"""6m as 6 \cdot m, where the problem has a variable m: it is no unit."""
     letter = _LAST_LETTER.search(text)
-    if letter is None or not any(formula.size > 2 and formula.signs[letter[0]] for formula in formulas(problem)):
+    if letter is None or not any(
+        formula.size > 2 and formula.signs[letter[0]] for formula in formulas(problem)
+    ):
         return text
     return rf"{text[: letter.start()]} \cdot {letter[0]}"
 
@@ -122,7 +146,9 @@ def decide(answer: str, gold: str) -> bool | None:
     if (same := same_set(answer, gold)) is not None:
         return same
     if "," in gold or ";" in gold or "{cases}" in gold:
-        by_label = False if connectives_differ(answer, gold) else decide_by_label(answer, gold, agree)
+        by_label = (
+            False if connectives_differ(answer, gold) else decide_by_label(answer, gold, agree)
+        )
         if by_label is not None:
             return by_label
     return compare_cheaply(*align(answer, gold))
@@ -142,11 +168,17 @@ def rounded_side(text: str, gold: str) -> str:
     r"""Return 28.3 of "9\pi \approx 28.3" beside a rounded reference, where that is rounded rightly; else the text."""
     exact, _, last = text.rpartition("\\approx")
     rounded, wanted = (number(side.strip()) if exact else None for side in (last, gold))
-    precisions = [stated_precision(found.text) for found in (rounded, wanted) if found]
-    if rounded is None or len(precisions) < 2 or None in precisions or is_too_complex(exact, [gold]):
+    if rounded is None or wanted is None:
+        return text
+    precision = stated_precision(rounded.text)
+    if precision is None or stated_precision(wanted.text) is None:
+        return text
+    if is_too_complex(exact, [gold]):
         return text
     value = real_value(next(iter(parse_reference(exact.rpartition("=")[2].strip())), ""))
-    is_right = value is not None and abs(Fraction(str(value)) - rounded.value) <= precisions[0][1]  # type: ignore[index]
+    if value is None:
+        return text
+    is_right = abs(Fraction(str(value)) - rounded.value) <= precision[1]
     return last.strip() if is_right else text
 
 
@@ -157,9 +189,9 @@ def is_too_complex(answer: str, golds: list[str]) -> bool:
     """
     if _DEEP_SUBSCRIPTS.search(answer) and not any(map(_DEEP_SUBSCRIPTS.search, golds)):
         return True  # each level takes the parser ten times as long
-    return nesting_depth(answer) > max(MAX_DEPTH, *map(nesting_depth, golds)) or answer.count("&") > max(
-        MAX_CELLS, *(gold.count("&") for gold in golds)
-    )
+    return nesting_depth(answer) > max(MAX_DEPTH, *map(nesting_depth, golds)) or answer.count(
+        "&"
+    ) > max(MAX_CELLS, *(gold.count("&") for gold in golds))
 
 
 def agree(answer: str, gold: str) -> bool:
@@ -179,13 +211,20 @@ def agree(answer: str, gold: str) -> bool:
 def equal(gold: Basic | str, reading: Basic | str, gold_text: str, text: str) -> bool:
     """Tell whether a reading of a text is one of the reference, or a decimal to which it rounds."""
     gold, reading = _in_one_case(gold, reading)
-    if isinstance(gold, Eq) and isinstance(reading, Eq) and gold.lhs == reading.lhs and gold.lhs.is_Symbol:
+    if (
+        isinstance(gold, Eq)
+        and isinstance(reading, Eq)
+        and gold.lhs == reading.lhs
+        and gold.lhs.is_Symbol
+    ):
         gold, reading = gold.rhs, reading.rhs  # of x = 1.7321 and x = \sqrt{3} the values
         gold_text, text = gold_text.partition("=")[2], text.partition("=")[2]
     if same(gold, reading):
         return True
     complex_gold, complex_reading = _with_imaginary_unit(gold), _with_imaginary_unit(reading)
-    if (complex_gold is not gold or complex_reading is not reading) and same(complex_gold, complex_reading):
+    if (complex_gold is not gold or complex_reading is not reading) and same(
+        complex_gold, complex_reading
+    ):
         return True
     return _rounds_to(gold, number(text)) or _rounds_to(reading, number(gold_text))
 
@@ -195,10 +234,15 @@ def _in_one_case(a: Basic | str, b: Basic | str) -> tuple[Basic | str, Basic | s
     if isinstance(a, str) or isinstance(b, str):
         return a, b
     letters = [
-        {symbol: type(symbol)(str(symbol).lower(), **symbol.assumptions0) for symbol in text.atoms(Symbol)}
+        {
+            symbol: type(symbol)(str(symbol).lower(), **symbol.assumptions0)
+            for symbol in text.atoms(Symbol)
+        }
         for text in (a, b)
     ]
-    if letters[0].keys() == letters[1].keys() or any(len(set(of.values())) < len(of) for of in letters):
+    if letters[0].keys() == letters[1].keys() or any(
+        len(set(of.values())) < len(of) for of in letters
+    ):
         return a, b
     return a.xreplace(letters[0]), b.xreplace(letters[1])
 
@@ -216,7 +260,9 @@ def _rounds_to(expression: Basic | str, decimal: Number | None) -> bool:
     if decimal is None or stated_precision(decimal.text) is None:
         return False
     value = real_value(expression)
-    return value is not None and numbers_agree(Number(Fraction(str(value)), "", decimal.percent), decimal)
+    return value is not None and numbers_agree(
+        Number(Fraction(str(value)), "", decimal.percent), decimal
+    )
 
 
 def equal_texts(answer: str, gold: str) -> bool:

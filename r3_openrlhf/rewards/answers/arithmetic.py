@@ -20,9 +20,19 @@ _TOKEN = re.compile(
 )
 _DIGIT = re.compile("[0-9]")
 _IN_PYTHON = {
-    "\\cdot": "*", "\\times": "*", "×": "*", "·": "*", "⋅": "*", "÷": "/", "\\div": "/", "−": "-", "^": "**", "{": "(", "}": ")",
+    "\\cdot": "*",
+    "\\times": "*",
+    "×": "*",
+    "·": "*",
+    "⋅": "*",
+    "÷": "/",
+    "\\div": "/",
+    "−": "-",
+    "^": "**",
+    "{": "(",
+    "}": ")",
     "\\frac": "F",
-}  # fmt: skip
+}
 
 
 def exact_value(text: str) -> Fraction | None:
@@ -32,12 +42,16 @@ def exact_value(text: str) -> Fraction | None:
     if (plain := _TOKEN.fullmatch(text.strip())) and plain["number"]:
         return _number(plain["number"])
     try:
-        return evaluate(ast.parse(_in_python(text.strip()).strip(), mode="eval").body, _atom, _OPERATORS)
+        return evaluate(
+            ast.parse(_in_python(text.strip()).strip(), mode="eval").body, _atom, _OPERATORS
+        )
     except (SyntaxError, ValueError, ZeroDivisionError):
         return None
 
 
-def evaluate(node: ast.expr, atom: Callable[[ast.expr], Any], operators: Mapping[type, Callable]) -> Any:
+def evaluate(
+    node: ast.expr, atom: Callable[[ast.expr], Any], operators: Mapping[type, Callable]
+) -> Any:
     """Compute a parsed expression by the given operators; `atom` has the value of any other node.
 
     Raises:
@@ -46,7 +60,9 @@ def evaluate(node: ast.expr, atom: Callable[[ast.expr], Any], operators: Mapping
         case ast.UnaryOp(op=op, operand=operand) if type(op) in operators:
             return operators[type(op)](evaluate(operand, atom, operators))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in operators:
-            return operators[type(op)](evaluate(left, atom, operators), evaluate(right, atom, operators))
+            return operators[type(op)](
+                evaluate(left, atom, operators), evaluate(right, atom, operators)
+            )
     return atom(node)
 
 
@@ -60,7 +76,9 @@ def _in_python(text: str) -> str:
         if match["operator"] in ("(", "\\sqrt") and tokens.endswith(")"):
             tokens += "*"
         if match["operator"]:
-            tokens += f" {_IN_PYTHON.get(match['operator'], match['operator'])}"  # "* *" is no power
+            tokens += (
+                f" {_IN_PYTHON.get(match['operator'], match['operator'])}"  # "* *" is no power
+            )
         else:
             tokens += f"({_repeating(match['repeating']) if match['repeating'] else _number(match['number'])})"
         position = match.end()
@@ -76,7 +94,9 @@ def _repeating(decimal: str) -> Fraction:
     head, _, tail = decimal.partition("\\overline")
     fixed, period = head.replace(".", ""), tail.strip(" {}")
     places = len(head.partition(".")[2])
-    return Fraction(int(fixed + period) - int(fixed or "0"), (10 ** len(period) - 1) * 10**places)
+    return Fraction(
+        int(fixed + period) - int(fixed or "0"), (10 ** len(period) - 1) * 10**places
+    )
 
 
 def _atom(node: ast.expr) -> Fraction:
@@ -95,7 +115,9 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
     return base ** int(exponent)
 
 
-def _bounded(function: Callable[[Fraction, Fraction], Fraction]) -> Callable[[Fraction, Fraction], Fraction]:
+def _bounded(
+    function: Callable[[Fraction, Fraction], Fraction],
+) -> Callable[[Fraction, Fraction], Fraction]:
     def call(a: Fraction, b: Fraction) -> Fraction:
         value = function(a, b)
         if max(value.numerator.bit_length(), value.denominator.bit_length()) > _MAX_BITS:

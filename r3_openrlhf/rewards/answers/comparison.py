@@ -25,21 +25,33 @@ MIN_DIGITS_OF_SMALL = 3  # of a number such as 0.0909, with as many decimals as 
 _PLAIN_INTEGER = re.compile(r"[1-9][0-9]{0,14}")
 _FRAC_NAMES = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
 _FRAC_DIGITS = re.compile(r"\\frac\s*(\d)\s*(\d)(?!\d)")
-_COMMANDS = re.compile(r"\\(?:left|right|bigl?|bigr|displaystyle|quad|qquad)(?![a-zA-Z])|\\[,!;: ()\[\]]|~")
+_COMMANDS = re.compile(
+    r"\\(?:left|right|bigl?|bigr|displaystyle|quad|qquad)(?![a-zA-Z])|\\[,!;: ()\[\]]|~"
+)
 _THOUSANDS = re.compile(r"(?:,\\!|\{,\})\s*")
 _DEGREES = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°")
 _CURRENCY = re.compile(r"\\\$|[€£¥₹]")
 _SPACE = re.compile(r"(?<![0-9])\s+|\s+(?![0-9])")  # between digits: two numbers
 MAX_AMOUNT_CHARS = 80
-_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*(?:\\[,;: ]|~)?\s*(?:\\(?:text|mathrm|mbox)\s*\{\s*)?([a-zA-Z]+)")
+_AMOUNT = re.compile(
+    r"(\d+(?:\.\d+)?)\s*(?:\\[,;: ]|~)?\s*(?:\\(?:text|mathrm|mbox)\s*\{\s*)?([a-zA-Z]+)"
+)
 _SEVERAL = re.compile(
     rf"\s*(?:\\text\s*\{{\s*)?(?:{_AMOUNT.pattern}(?:\s|\\[,;: ]|~|\}}|,|\\text\s*\{{\s*and\s*\}}|\band\b)*){{2,3}}"
 )
 _SCALE_WORD = re.compile(
     r"\s*(?:\\text\s*\{\s*)?(?:(hundred|thousand|million|billion|trillion)|dozen(?= [a-z]))(?:\s+([a-z ]+))?\s*\}?$"
 )
-_SCALES = {"hundred": "*10^2", "thousand": "*10^3", "million": "*10^6", "billion": "*10^9", "trillion": "*10^12"}
-_PERCENT = re.compile(r"\s*(?:\\?%|(?:\\text\s*\{\s*)?\b(?:per\s?cent|percentage|pct)\b\s*\}?)$")
+_SCALES = {
+    "hundred": "*10^2",
+    "thousand": "*10^3",
+    "million": "*10^6",
+    "billion": "*10^9",
+    "trillion": "*10^12",
+}
+_PERCENT = re.compile(
+    r"\s*(?:\\?%|(?:\\text\s*\{\s*)?\b(?:per\s?cent|percentage|pct)\b\s*\}?)$"
+)
 _BASE = re.compile(r"(\d+)\s*_\s*\{?\s*(\d+)\s*\}?")
 _INEQUALITY = re.compile(r"[<>]|\\(?:leq?|geq?|lt|gt)(?:slant)?(?![a-zA-Z])")
 _IS_SAID = re.compile(r"(?<![a-zA-Z\\])([a-zA-Z])\s*=")  # x of "x=1 and y=2"
@@ -48,14 +60,24 @@ _SAYS_AND = re.compile(r"\band\b|\\(?:land|wedge|cap)(?![a-zA-Z])")
 _PRIME = re.compile(r"([a-zA-Z])\s*('+|\^\s*\{?\s*(?:\\prime\s*)+\}?)")
 _TRANSPOSED = re.compile(r"([A-Z])\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?(?![a-zA-Z])")
 _NEGATION = re.compile(r"\\neg(?![a-zA-Z])")
-_PERMUTATION = re.compile(r"(?:\(\s*\d+(?:\s+\d+)+\s*\)\s*)+|(?:\(\s*[a-z](?:\s+[a-z]){1,25}\s*\)\s*)+")
-_MEGA = re.compile(r"\d[\s\\,~]*(?:\\(?:text|mathrm)\s*\{\s*)?(M|m)(?=(?:Hz|W|J|N|V|A|Pa|Ω|eV|g|B)(?![a-zA-Z]))")
+_PERMUTATION = re.compile(
+    r"(?:\(\s*\d+(?:\s+\d+)+\s*\)\s*)+|(?:\(\s*[a-z](?:\s+[a-z]){1,25}\s*\)\s*)+"
+)
+_MEGA = re.compile(
+    r"\d[\s\\,~]*(?:\\(?:text|mathrm)\s*\{\s*)?(M|m)(?=(?:Hz|W|J|N|V|A|Pa|Ω|eV|g|B)(?![a-zA-Z]))"
+)
 _FEET = re.compile(r"\d\s*('+|\^\s*\{?\s*(?:\\prime\s*)+\}?)")
 # in one spelling \\sim is \\neg
-_ALIKE = re.compile(r"(?:\\triangle)?([A-Z]{3,8})(\\(?:neg|sim|cong|simeq|equiv))(?:\\triangle)?([A-Z]{3,8})")
+_ALIKE = re.compile(
+    r"(?:\\triangle)?([A-Z]{3,8})(\\(?:neg|sim|cong|simeq|equiv))(?:\\triangle)?([A-Z]{3,8})"
+)
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d{1,2}|-?\d+,\d{4,20}|-?0,\d{1,20}")
-_NAMED = re.compile(r"\s*(m?\s*\\(?:angle|measuredangle|widehat|overrightarrow|vec)\s*\{?\s*[A-Z]{2,4}\s*\}?)\s*=")
-_POINTS = re.compile(r"m?(\\(?:angle|measuredangle|widehat|overrightarrow|vec|overset\{\\frown\}))?\{?([A-Z]{2,4})\}?")
+_NAMED = re.compile(
+    r"\s*(m?\s*\\(?:angle|measuredangle|widehat|overrightarrow|vec)\s*\{?\s*[A-Z]{2,4}\s*\}?)\s*="
+)
+_POINTS = re.compile(
+    r"m?(\\(?:angle|measuredangle|widehat|overrightarrow|vec|overset\{\\frown\}))?\{?([A-Z]{2,4})\}?"
+)
 _ARROWS = ("\\overrightarrow", "\\vec")
 _ASSIGNMENT = re.compile(r"^\s*[a-zA-Z](?:_\{?\w+\}?)?\s*=(?!.*=)")
 
@@ -74,7 +96,12 @@ def _tidy(answer: str) -> str:
 def normalise(answer: str) -> str:
     """Return the same answer in one spelling, for comparison as text."""
     text = TEXT_COMMAND.sub(r"\1", AND_OR.sub(",", _tidy(answer)))
-    text = text.replace("\\{", "{").replace("\\}", "}").replace("\\infin", "\\infty").replace("+\\infty", "\\infty")
+    text = (
+        text.replace("\\{", "{")
+        .replace("\\}", "}")
+        .replace("\\infin", "\\infty")
+        .replace("+\\infty", "\\infty")
+    )
     return _SPACE.sub("", text).rstrip(".")
 
 
@@ -113,7 +140,10 @@ def _several_units(answer: str) -> Number | None:
     """ "2 hours and 30 minutes" as 150 minutes; None: not two or three units of one kind."""
     if len(answer) > MAX_AMOUNT_CHARS or not _SEVERAL.fullmatch(answer):
         return None
-    parts = [(exact_value(found[1]), unit_of(f"{found[1]} {found[2]}")) for found in _AMOUNT.finditer(answer)]
+    parts = [
+        (exact_value(found[1]), unit_of(f"{found[1]} {found[2]}"))
+        for found in _AMOUNT.finditer(answer)
+    ]
     smallest = parts[-1][1]
     total = Fraction(0)
     for place, (value, unit) in enumerate(parts, 1):
@@ -137,16 +167,25 @@ def numbers_agree(a: Number, b: Number) -> bool:
         factor = conversion(a.unit, b.unit)
         return factor is not None and a.value * factor == b.value
     for some, other in ((a, b), (b, a)):
-        if other.unit is None and (each := count_of(some.unit)) and some.value * each == other.value:
+        if (
+            other.unit is None
+            and (each := count_of(some.unit))
+            and some.value * each == other.value
+        ):
             return True  # 5 dozen are 60
     if a.value == b.value or a.percent != b.percent and 100 in (_ratio(a, b), _ratio(b, a)):
         return True
     for exact, decimal in ((a, b), (b, a)):
         precision = stated_precision(decimal.text)
         if precision is not None and is_rounded(precision):
-            error = abs(exact.value * (100 if decimal.percent else 1) / (100 if exact.percent else 1) - decimal.value)
+            error = abs(
+                exact.value * (100 if decimal.percent else 1) / (100 if exact.percent else 1)
+                - decimal.value
+            )
             if precision[0] >= FLOAT_DIGITS and not exact.value and error < FLOAT_ERROR:
-                return True  # 6.1e-17 is what a computation with floating-point numbers makes of 0
+                return (
+                    True  # 6.1e-17 is what a computation with floating-point numbers makes of 0
+                )
             if precision[0] >= FLOAT_DIGITS and error <= FLOAT_ERROR * abs(exact.value):
                 return True
             if error <= precision[1]:
@@ -157,7 +196,11 @@ def numbers_agree(a: Number, b: Number) -> bool:
 def is_rounded(precision: tuple[int, Fraction]) -> bool:
     """Tell whether a decimal has enough digits to stand for the exact value that rounds to it."""
     digits, half_unit = precision
-    return digits >= MIN_DIGITS or digits >= MIN_DIGITS_OF_SMALL and half_unit <= Fraction(1, 2 * 10**MIN_DIGITS)
+    return (
+        digits >= MIN_DIGITS
+        or digits >= MIN_DIGITS_OF_SMALL
+        and half_unit <= Fraction(1, 2 * 10**MIN_DIGITS)
+    )
 
 
 def _ratio(a: Number, b: Number) -> Fraction | None:
@@ -187,7 +230,10 @@ def compare_cheaply(answer: str, reference: str) -> bool | None:
     if a is not None and b is not None:
         return numbers_agree(a, b)
     if b is not None and b.value.denominator > 1 and _DECIMAL_COMMA.fullmatch(answer):
-        return numbers_agree(Number(Fraction(left.replace(",", ".")), left.replace(",", ".")), b)  # "0,5"
+        # "0,5"
+        return numbers_agree(
+            Number(Fraction(left.replace(",", ".")), left.replace(",", ".")), b
+        )
     if _is_decimal_comma(answer, right) or _is_decimal_comma(reference, left, min_decimals=2):
         return True
     return _compare_names(left, right)
@@ -215,7 +261,10 @@ def connectives_differ(answer: str, reference: str) -> bool:
         return False
     if several and _SAYS_OR.search(answer) and not _SAYS_OR.search(reference):
         return True
-    kinds = [(bool(_SAYS_OR.search(text)), bool(_SAYS_AND.search(text))) for text in (answer, reference)]
+    kinds = [
+        (bool(_SAYS_OR.search(text)), bool(_SAYS_AND.search(text)))
+        for text in (answer, reference)
+    ]
     return kinds in ([(True, False), (False, True)], [(False, True), (True, False)])
 
 
@@ -224,7 +273,11 @@ def _marks_differ(answer: str, reference: str) -> bool:
     if answer.count(":") > 1 and ":" not in reference:
         return True  # 3:8:1 is not 3/8
     feet = _FEET.findall(answer), _FEET.findall(reference)
-    if any(feet) and not all(feet) and any("\\circ" in text for text in (answer, reference) if not _FEET.search(text)):
+    if (
+        any(feet)
+        and not all(feet)
+        and any("\\circ" in text for text in (answer, reference) if not _FEET.search(text))
+    ):
         return True  # 30' is not 30 degrees
     if ("=" in answer) != ("=" in reference):  # "f'(x) = 2x" for 2x
         return False
@@ -245,7 +298,9 @@ def _cycles(answer: str) -> frozenset | None:
     if not _PERMUTATION.fullmatch(answer):
         return None
     found = [tuple(cycle.split()) for cycle in re.findall(r"\(([^()]*)\)", answer)]
-    turned = [cycle[cycle.index(min(cycle)) :] + cycle[: cycle.index(min(cycle))] for cycle in found]
+    turned = [
+        cycle[cycle.index(min(cycle)) :] + cycle[: cycle.index(min(cycle))] for cycle in found
+    ]
     return frozenset(turned)
 
 
@@ -260,8 +315,13 @@ def _compare_names(left: str, right: str) -> bool | None:
         return None
     wanted = set(zip(there[1], there[3], strict=False))
     pairs = (here[1], here[3]), (here[3], here[1])
-    return here[2] == there[2] and any(set(zip(*pair, strict=False)) == wanted for pair in pairs)
+    return here[2] == there[2] and any(
+        set(zip(*pair, strict=False)) == wanted for pair in pairs
+    )
 
 
 def _is_decimal_comma(comma: str, point: str, *, min_decimals: int = 1) -> bool:
-    return re.fullmatch(rf"-?\d+,\d{{{min_decimals},}}", comma) is not None and comma.replace(",", ".") == point
+    return (
+        re.fullmatch(rf"-?\d+,\d{{{min_decimals},}}", comma) is not None
+        and comma.replace(",", ".") == point
+    )

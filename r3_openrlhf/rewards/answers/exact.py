@@ -4,9 +4,19 @@ import functools
 import re
 import unicodedata
 
-from r3_openrlhf.rewards.answers.extraction import FULL_WIDTH, MAX_ANSWER_CHARS, answer_part, last_line, last_statement
+from r3_openrlhf.rewards.answers.extraction import (
+    FULL_WIDTH,
+    MAX_ANSWER_CHARS,
+    answer_part,
+    last_line,
+    last_statement,
+)
 from r3_openrlhf.rewards.answers.kinds import json_text
-from r3_openrlhf.rewards.answers.marks import boxed_answer, end_of_what_is_withdrawn, tagged_answer
+from r3_openrlhf.rewards.answers.marks import (
+    boxed_answer,
+    end_of_what_is_withdrawn,
+    tagged_answer,
+)
 from r3_openrlhf.rewards.answers.plain import TEXT_COMMAND
 from r3_openrlhf.rewards.answers.request import Item, Result
 
@@ -17,7 +27,16 @@ _AROUND_MARKS = re.compile(r"\s*([,;:()\[\]{}=<>|])\s*")
 _SAME_SIGN = FULL_WIDTH | str.maketrans(
     dict(zip("‘’“”。", "''\"\".", strict=True)) | dict.fromkeys("\u200b\u200c\u200d\ufeff")
 )
-_QUOTES = (("**", "**"), ("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ('"', '"'), ("'", "'"), ("`", "`"))
+_QUOTES = (
+    ("**", "**"),
+    ("$$", "$$"),
+    ("$", "$"),
+    ("\\(", "\\)"),
+    ("\\[", "\\]"),
+    ('"', '"'),
+    ("'", "'"),
+    ("`", "`"),
+)
 
 
 def short_answers(response: str) -> list[str]:
@@ -32,8 +51,11 @@ def short_answers(response: str) -> list[str]:
     if marked := boxed_answer(text) or tagged_answer(text):
         return [marked]
     statement = last_statement(text)
-    said = [_ANNOUNCED.sub("", statement[1].partition("\n")[0]).strip(" _")] if statement else []
-    said = [text.strip(" *") if text.count("**") % 2 else text for text in said]  # "**Answer:** B"
+    said = (
+        [_ANNOUNCED.sub("", statement[1].partition("\n")[0]).strip(" _")] if statement else []
+    )
+    # "**Answer:** B"
+    said = [text.strip(" *") if text.count("**") % 2 else text for text in said]
     line = last_line(text)
     return [*([line] if line and (not said or said[0] in line) else []), *said]
 
@@ -64,7 +86,9 @@ def grade_exact(answer: str, references: tuple[str, ...]) -> Result:
 def exact_text(text: str) -> str:
     """One spelling of a text that is compared by letter; only its surroundings go."""
     # accents composed, full-width and typographic signs as in ASCII, no invisible signs
-    in_one_code = text if text.isascii() else unicodedata.normalize("NFC", text.translate(_SAME_SIGN))
+    in_one_code = (
+        text if text.isascii() else unicodedata.normalize("NFC", text.translate(_SAME_SIGN))
+    )
     text = json_text.KIND.read(text, "") or in_one_code
     while (shorter := _without_its_frame(text)) != text:
         text = shorter  # what was around a frame may be a frame itself
@@ -77,6 +101,10 @@ def _without_its_frame(text: str) -> str:
         text = text.rstrip(". ")
     for opening, closing in _QUOTES:
         inside = text[len(opening) : -len(closing)].strip()
-        if text.startswith(opening) and text.endswith(closing) and any(map(str.isalnum, inside)):
+        if (
+            text.startswith(opening)
+            and text.endswith(closing)
+            and any(map(str.isalnum, inside))
+        ):
             text = inside
     return _AROUND_MARKS.sub(r"\1", text).casefold()

@@ -25,29 +25,41 @@ STATEMENT_CHARS = 4000  # and "the answer is ..." in this much of it
 
 _STATEMENT, _STATED, _GUESS = map(phrases, ("statement", "stated", "guess"))
 # Without one of these an ASCII text has no statement: most have none, and this is cheap.
-_WORDS_OF_STATEMENTS = "answer,wait,correct ,choose,select,pick,respuesta,resposta,antwort,risposta".split(",")
+_WORDS_OF_STATEMENTS = (
+    "answer,wait,correct ,choose,select,pick,respuesta,resposta,antwort,risposta".split(",")
+)
 _WORDS_OF_REASONS = ("since", "because", "which", " but ", " it", " (")
 OPEN_THINKING = "<think>"
 _MARKS = phrases("marks")
 THINKING_MARK = _MARKS["thinking"]
 TOKEN_OF_A_MARK = _MARKS["token"]
-_ANSWER_KEYS = frozenset("answer final_answer result solution correct_answer choice response".split())
+_ANSWER_KEYS = frozenset(
+    "answer final_answer result solution correct_answer choice response".split()
+)
 _SHORT_ANSWER = re.compile(r"[^\n]{0,200}\d[^\n]{0,200}\s*|\s*(?:[\w-]+ ?){1,4}[.!]?\s*")
 _QUESTION_ENDS = re.compile(r"\n\s*\n|\b(?:answer|solution|assistant)\s*[:.]", re.IGNORECASE)
 _TEMPLATES = {  # what a sentence states, in this order
-    "hedged": r"\text{{{hedged}}}", "choice": "{letter}", "amount": r"{number}\text{{ {of}}}",
-    "label": r"\textbf{{({a}{b})}} {value}", "words": "{words}", "formula": "{formula}",
-}  # fmt: skip
+    "hedged": r"\text{{{hedged}}}",
+    "choice": "{letter}",
+    "amount": r"{number}\text{{ {of}}}",
+    "label": r"\textbf{{({a}{b})}} {value}",
+    "words": "{words}",
+    "formula": "{formula}",
+}
 _BLOCK = re.compile(r"```\w*\n([^\n`]+)\n```\s*$")
 _LONG_WORD = re.compile(r"[^\W_]{3,}|\d+")
 _SENTENCE_BEGINS = re.compile(r"[.!?]\s+(?=[A-Z\d$])|\n\s*")
 _IS_SENTENCE = re.compile(r"[a-z] (?:is|are|was|were|equals|has|have|had) .*\d")
-_OPENS_MATH = re.compile(r"(?:\$|\\\()(?:[^$a-zA-Z\n\\]|\\[a-zA-Z]+|\\[,;:! ]|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z]))*$")
+_OPENS_MATH = re.compile(
+    r"(?:\$|\\\()(?:[^$a-zA-Z\n\\]|\\[a-zA-Z]+|\\[,;:! ]|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z]))*$"
+)
 _BOLD = re.compile(r"\s*\*\*([^*\n]{1,200})\*\*[.\s]*")
 UPRIGHT = re.compile(r"\\(?:mathrm|text|operatorname)\s*\{\s*([ei])\s*\}")
 _MINUS = re.compile(r"\b(?:minus|negative)\s+(?=\d)")
 _IS_MINUS = re.compile(r"(?<=\s)[–—](?=\d)|(?<=is\s)(?:minus|negative)\s+(?=\d)")
-_IN_TYPE = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|emph|underline)\s*\{\s*([^{}$]*?)\s*\}")
+_IN_TYPE = re.compile(
+    r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|emph|underline)\s*\{\s*([^{}$]*?)\s*\}"
+)
 # a response, or its last line, that is only a letter: "**(C)**"; and one of a few words
 _LONE_CHOICE = re.compile(r"[\s*_$(\"'`]*([A-J]|[-+]?\d+(?:[.,]\d+)*)[\s*_$)\"'`.]*")
 _FEW_WORDS = re.compile(
@@ -55,18 +67,37 @@ _FEW_WORDS = re.compile(
 )
 _IS_FORMULA = re.compile(r"(?!\([^()]*=)(?=.*\w)")  # not "(2 + 3 = 5)"
 # what is before the last of several numbers
-_LISTED = re.compile(r"(?:[\d})$]|\.{3}|…)\s*(?:,\s|,\s+\$?-?\d+\$?,?\s+and\s|;|,?\s*\bor\b|\s\d+\s)\s*[\\$(]*[-+]?$")
+_LISTED = re.compile(
+    r"(?:[\d})$]|\.{3}|…)\s*(?:,\s|,\s+\$?-?\d+\$?,?\s+and\s|;|,?\s*\bor\b|\s\d+\s)\s*[\\$(]*[-+]?$"
+)
 _CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _ASKS = re.compile(r"\d[^.!?\n]*\?[\s*_]*$")  # "Is the answer 7?"
+# "$A = 8\text{ cm}$."
 _MEASURED = re.compile(
     r"\$(?:[^$=\n]{0,80}=)?([^$=\n]{1,60}\\(?:text|mathrm)\{[^$=\n]{1,40})\$[.\s*]*$"
-)  # "$A = 8\text{ cm}$."
+)
 _LAST_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?=\D*$)")
 _HEADING = re.compile(r"[\s*_]*(?:\d+[.):]\s*)?[A-Za-z]{3,}")
 _FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff5b\uff5d]")
 # the signs of ASCII, as wide as a Chinese one
 FULL_WIDTH = {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
-_UNFINISHED = ("^", "_", "+", "-", "*", "/", "=", "\\", "{", "(", "[", "<", ">", "&")  # broken off
+# broken off
+_UNFINISHED = (
+    "^",
+    "_",
+    "+",
+    "-",
+    "*",
+    "/",
+    "=",
+    "\\",
+    "{",
+    "(",
+    "[",
+    "<",
+    ">",
+    "&",
+)
 _CJK = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uff00-\uffef]+")
 
 
@@ -95,7 +126,11 @@ def final_answer(response: str, *, truncated: bool, problem: str = "") -> FinalA
     boxed = boxed_answer(text, fills=BOX.search(problem) is not None)
     boxed = _with_what_follows(boxed, text, problem) if boxed else None
     marked = _after_marker(text)
-    if boxed and not marked and not _STATEMENT["may_follow"].search(text, max(0, len(text) - STATEMENT_CHARS)):
+    if (
+        boxed
+        and not marked
+        and not _STATEMENT["may_follow"].search(text, max(0, len(text) - STATEMENT_CHARS))
+    ):
         return FinalAnswer(boxed, exact=True)
     statement = last_statement(text)
     if boxed and not (statement and _overrides_a_box(text, statement[0])):
@@ -118,7 +153,12 @@ def _with_what_follows(marked: str, text: str, problem: str) -> str:
     if offered and BOX.search(text, offered.start()) is None:
         return marked + ALTERNATIVE + offered["other"]
     said = next(reversed(list(_STATED["scaled"].finditer(text))), None)
-    if said is None or BOX.search(text, said.end()) or number(marked) is None or unit_of(marked):
+    if (
+        said is None
+        or BOX.search(text, said.end())
+        or number(marked) is None
+        or unit_of(marked)
+    ):
         return marked
     if said["scale"] and said["scale"].lower() in problem.lower():
         return marked  # "How many million?" wants the bare number
@@ -136,7 +176,11 @@ def answer_part(response: str, problem: str = "") -> str | None:
     if not text.isascii():
         text = text.translate(FULL_WIDTH) if _FULL_WIDTH.search(text) else text
     text = _before_the_next(text, problem)
-    if "<" in text and (sections := [part for part in _MARKS["section"].finditer(text) if part["inside"].strip()]):
+    if "<" in text and (
+        sections := [
+            part for part in _MARKS["section"].finditer(text) if part["inside"].strip()
+        ]
+    ):
         inside = sections[-1]["inside"].strip()
         lone = "\n" not in inside and not re.search(r"answer|boxed|####", inside, re.IGNORECASE)
         text = f"<answer>{inside}</answer>" if lone else inside
@@ -146,7 +190,14 @@ def answer_part(response: str, problem: str = "") -> str | None:
 def _before_the_next(text: str, problem: str) -> str:
     """Cut a text before the next turn, or the next question, that the model made up."""
     if "<" in text or "[" in text:
-        turn = next((mark for mark in _MARKS["next_turn"].finditer(text) if text[: mark.start()].strip()), None)
+        turn = next(
+            (
+                mark
+                for mark in _MARKS["next_turn"].finditer(text)
+                if text[: mark.start()].strip()
+            ),
+            None,
+        )
         text = text[: turn.start()] if turn else text
     words: set[str] = set()
     for mark in _MARKS["next_question"].finditer(text):
@@ -154,7 +205,12 @@ def _before_the_next(text: str, problem: str) -> str:
         is_part = mark["number"] and word in words  # "Question 1: ... Question 2: ..."
         words.add(word)
         before = text[: mark.start()]
-        if not is_part and before.strip() and _answers(before) and not _restates(text[mark.end() :], problem):
+        if (
+            not is_part
+            and before.strip()
+            and _answers(before)
+            and not _restates(text[mark.end() :], problem)
+        ):
             return before
     return text
 
@@ -204,7 +260,12 @@ def _in_json(text: str) -> FinalAnswer | None:
     except (ValueError, RecursionError):
         return None
     known = [content[key] for key in content if key.lower().replace(" ", "_") in _ANSWER_KEYS]
-    if len(known) != 1 or known[0] is None or isinstance(known[0], (dict, float)) and known[0] != known[0]:
+    if (
+        len(known) != 1
+        or known[0] is None
+        or isinstance(known[0], (dict, float))
+        and known[0] != known[0]
+    ):
         return None
     value = known[0]
     return FinalAnswer(value if isinstance(value, str) else json.dumps(value), exact=True)
@@ -221,13 +282,19 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
     if statement is None:
         lone = _LONE_CHOICE.fullmatch(end) or _FEW_WORDS.fullmatch(text) or _BOLD.fullmatch(end)
         if lone or (lone := _MEASURED.search(end) or _BLOCK.search(text)):
-            return None if _is_bounded(end[: lone.start()]) else FinalAnswer(lone[1], exact=True)
+            return (
+                None if _is_bounded(end[: lone.start()]) else FinalAnswer(lone[1], exact=True)
+            )
         if _is_denied(text[-STATEMENT_CHARS:]):
             return None
         if whole := _in_bold(end) or _whole_answer(end):
             return FinalAnswer(whole, exact=True)
     snippet = _first_number(text[-TAIL_CHARS:]) if statement is None else statement
-    if statement and any(map(snippet.__contains__, _WORDS_OF_REASONS)) and not _STATED["exactly"].search(snippet):
+    if (
+        statement
+        and any(map(snippet.__contains__, _WORDS_OF_REASONS))
+        and not _STATED["exactly"].search(snippet)
+    ):
         snippet = _STATEMENT["instead"].sub("", _STATEMENT["reason"].sub("", snippet))
     if not snippet.isascii():
         snippet = _CJK.sub(r" \g<0> ", snippet)
@@ -245,7 +312,11 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
 def _without_remarks(text: str) -> str:
     """Leave out a check after the answer, "Let me verify: ...", and a clause that remarks on it."""
     check = _GUESS["check"].search(text)
-    is_cut = check and text[: check.start()].strip() and not _GUESS["doubts"].search(text, check.end())
+    is_cut = (
+        check
+        and text[: check.start()].strip()
+        and not _GUESS["doubts"].search(text, check.end())
+    )
     return _GUESS["aside"].sub(".", text[: check.start()] if check and is_cut else text)
 
 
@@ -255,14 +326,22 @@ def _in_bold(line: str) -> str | None:
     if len(runs) != 1 or runs[0][1].endswith(":") or line[runs[0].end() :].startswith(":"):
         return None
     others = line[: runs[0].start()] + line[runs[0].end() :]
-    is_beside = re.search(r"\d", others) and not re.search(r"\d", runs[0][1]) or _CJK.search(runs[0][1])
+    is_beside = (
+        re.search(r"\d", others) and not re.search(r"\d", runs[0][1]) or _CJK.search(runs[0][1])
+    )
     return None if is_beside or _GUESS["doubts"].search(line) else runs[0][1]
 
 
 def _whole_answer(line: str) -> str | None:
     """Return the formula, list, tuple or amount with a unit that a last line is or states; None: it does not."""
-    sentence = line[max((mark.end() for mark in _SENTENCE_BEGINS.finditer(line.rstrip(" .\n"))), default=0) :]
-    if (said := _GUESS["relation"].search(sentence)) and not _GUESS["not_that"].search(sentence[: said.start("said")]):
+    sentence = line[
+        max(
+            (mark.end() for mark in _SENTENCE_BEGINS.finditer(line.rstrip(" .\n"))), default=0
+        ) :
+    ]
+    if (said := _GUESS["relation"].search(sentence)) and not _GUESS["not_that"].search(
+        sentence[: said.start("said")]
+    ):
         return said["said"].rstrip(".")
     if not _GUESS["doubts"].search(sentence) and _number_of_subject(sentence, 0) is None:
         for name in ("chain", "share", "is_formula", "amount"):
@@ -281,17 +360,28 @@ def _whole_answer(line: str) -> str | None:
 def _is_denied(text: str) -> bool:
     """Tell whether a text has no answer, or every statement of one is denied or only thought of."""
     marks = list(_STATEMENT["answers"].finditer(text))
-    denied = [_STATEMENT["denied"].search(text[max(0, mark.start() - 60) : mark.start()]) for mark in marks]
+    denied = [
+        _STATEMENT["denied"].search(text[max(0, mark.start() - 60) : mark.start()])
+        for mark in marks
+    ]
     return bool(marks) and all(denied) or _STATEMENT["says_none"].search(text) is not None
 
 
 def _first_number(text: str) -> str:
     """Cut a text that ends in a sentence such as "5 cars came in the first 15 minutes" after the 5."""
-    begin = max((mark.end() for mark in _SENTENCE_BEGINS.finditer(text.rstrip(" .\n"))), default=0)
+    begin = max(
+        (mark.end() for mark in _SENTENCE_BEGINS.finditer(text.rstrip(" .\n"))), default=0
+    )
     words = list(re.finditer(r"[a-z]+", text[begin:].lower()))
     if not re.search(r"\d", text[begin:]):  # "There are thirty-one of them."
-        runs = [list(run) for is_one, run in groupby(words, lambda word: is_number_word(word[0])) if is_one]
-        in_words = value_in_words(" ".join(word[0] for word in runs[0])) if len(runs) == 1 else None
+        runs = [
+            list(run)
+            for is_one, run in groupby(words, lambda word: is_number_word(word[0]))
+            if is_one
+        ]
+        in_words = (
+            value_in_words(" ".join(word[0] for word in runs[0])) if len(runs) == 1 else None
+        )
         if in_words is not None and in_words not in (0, 1):
             return f"{text[: begin + runs[0][0].start()]}{in_words}{text[begin + runs[0][-1].end() :]}"
     value = _number_of_subject(text, begin)
@@ -351,19 +441,29 @@ def last_statement(text: str) -> tuple[int, str] | None:
         return None
     start = max(0, len(text) - STATEMENT_CHARS)
     found = [mark for mark in _STATEMENT["any"].finditer(text, start) if _announces(text, mark)]
-    found = [mark for mark in found if not _STATEMENT["denied"].search(text[max(0, mark.start() - 60) : mark.start()])]
+    found = [
+        mark
+        for mark in found
+        if not _STATEMENT["denied"].search(text[max(0, mark.start() - 60) : mark.start()])
+    ]
     said = [mark for mark in found if text[mark.end() :].strip(" *_:$.\n")]
     last = text[said[-1].end() :] if len(said) > 1 else ""
     if last.count("{") > last.count("}") or last.replace("\\$", "").count("$") % 2 == 1:
         said.pop()  # it breaks off within a formula: "$\\frac{3}{"
-    match = next((mark for mark in reversed(said) if not _STATEMENT["checks"].match(text, mark.end())), None)
+    match = next(
+        (mark for mark in reversed(said) if not _STATEMENT["checks"].match(text, mark.end())),
+        None,
+    )
     match = match or (said[-1] if said else None)
     if match is None:
         return None
     start, end = match.start(), match.end()
     # a check of the answer after it is another sentence: "The answer is 81. This answer is right."
     following = next((mark.start() for mark in found if mark.start() > end), 0)
-    stop = max((mark.start() + 1 for mark in _SENTENCE_BEGINS.finditer(text, end, following)), default=len(text))
+    stop = max(
+        (mark.start() + 1 for mark in _SENTENCE_BEGINS.finditer(text, end, following)),
+        default=len(text),
+    )
     if _STATEMENT["final"].match(text, start) is None:
         return start, "Answer: " + text[end : min(end + 300, stop)].lstrip(" *_")
     return start, text[start : min(start + 300, stop)]
@@ -374,7 +474,12 @@ def _announces(text: str, statement: re.Match) -> bool:
     if _STATEMENT["final"].match(statement[0]) is None:
         return True
     if statement[0].lower().endswith("is") or text.startswith(":", statement.end()):
-        return _STATEMENT["says_nothing"].match(text, statement.end() + text.startswith(":", statement.end())) is None
+        return (
+            _STATEMENT["says_nothing"].match(
+                text, statement.end() + text.startswith(":", statement.end())
+            )
+            is None
+        )
     return _STATEMENT["answer_follows"].match(text, statement.end()) is not None
 
 

@@ -56,15 +56,27 @@ _NO_TOKEN = frozenset(
 )
 _DOUBLE_SIGN = re.compile(r"\+(?=[\s({\[]*-)")
 _NO_SIGN = re.compile(r"\\(?=%)|\\left|\\right|\\cdot|\\times|[\s*{}()$\[\]~]|\\[,;:! ]")
-_SAME_TOKEN = {"\\div": "\\frac", "\\dbinom": "\\binom", "\\leq": "\\le", "\\geq": "\\ge", "\\lt": "<", "\\gt": ">"}
+_SAME_TOKEN = {
+    "\\div": "\\frac",
+    "\\dbinom": "\\binom",
+    "\\leq": "\\le",
+    "\\geq": "\\ge",
+    "\\lt": "<",
+    "\\gt": ">",
+}
 _LITERAL = re.compile(
     r"[-+]?\s*(?:\d[\d, ]*(?:\.\d*)?|\.\d+)(?:\\overline\s*\{\d+\})?(?:\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*(?:\{\s*-?\d+\s*\}|\d))?"
     r"|[-+]?\s*(?:\\frac\s*\{\s*[-+]?\s*\d+\s*\}\s*\{\s*\d+\s*\}|\d+\s*/\s*\d+|\d+\s*\\frac\s*\{\s*\d+\s*\}\s*\{\s*\d+\s*\})"
 )
-_FRACTION = re.compile(r"[-+]?\s*(?:\\frac\s*\{\s*([-+]?\d+)\s*\}\s*\{\s*(\d+)\s*\}|(\d+)\s*/\s*(\d+))")
+_FRACTION = re.compile(
+    r"[-+]?\s*(?:\\frac\s*\{\s*([-+]?\d+)\s*\}\s*\{\s*(\d+)\s*\}|(\d+)\s*/\s*(\d+))"
+)
 _SAYS = phrases("form")
 _A_NUMBER = re.compile(r"\d+(?:\.\d+)?")
-_SAID_POWERS = {"2": re.compile(r"\bsquare", re.IGNORECASE), "3": re.compile(r"\bcube", re.IGNORECASE)}
+_SAID_POWERS = {
+    "2": re.compile(r"\bsquare", re.IGNORECASE),
+    "3": re.compile(r"\bcube", re.IGNORECASE),
+}
 _POWER = re.compile(r"(\d+)\s*\^\s*\{?\s*(\d+)\s*\}?")
 _ARITHMETIC = re.compile(  # no sign, exponent of ten or fraction's line
     r"[\d)}!%]\s*(?:[-+*(]|\\(?:cdot|times|div|left\s*\()(?![a-zA-Z]))"
@@ -72,7 +84,8 @@ _ARITHMETIC = re.compile(  # no sign, exponent of ten or fraction's line
 _ROOT = re.compile(r"\\sqrt\s*\{?\s*(\d{1,9})(?![\d\]])")
 _ROOT_AS_POWER = re.compile(r"\^\s*\{\s*-?\s*(?:\\frac|\d+\s*/|\d*\.\d)")
 _INVERSE = re.compile(r"\\(sin|cos|tan)\s*\^\s*\{?\s*-\s*1\s*\}?")
-_PLUS = re.compile(r"(?<![\d.\w])(?!0\s*\+)[\d.]+\s*\+|[a-zA-Z)}\]!'|%]\s*\+")  # two terms, not 0
+# two terms, not 0
+_PLUS = re.compile(r"(?<![\d.\w])(?!0\s*\+)[\d.]+\s*\+|[a-zA-Z)}\]!'|%]\s*\+")
 _INNERMOST = re.compile(r"[({\[][^(){}\[\]]*[)}\]]")
 _SIGN_BETWEEN = re.compile(r"[\w)\]!'|%](?<!\\cdot)(?<!\\times)\s*[-+]")
 _SET_OPERATION = re.compile(r"\\(?:cup|cap|setminus)(?![a-zA-Z])")
@@ -104,9 +117,15 @@ def objection(answer: str, gold: str, problem: str, same_value: SameValue) -> st
     answer = condition(without_head(answer))
     if _SAYS["taken_back"].search(answer) and not _SAYS["taken_back"].search(gold):
         return "unsolved"
-    if "{cases}" not in gold and _is_unsolved_inequality(answer) and not _is_unsolved_inequality(gold):
+    if (
+        "{cases}" not in gold
+        and _is_unsolved_inequality(answer)
+        and not _is_unsolved_inequality(gold)
+    ):
         return "unsolved"
-    if _SET_OPERATION.search(answer) and _ONE_SET.fullmatch(gold.replace("\\left", "").replace("\\right", "").strip()):
+    if _SET_OPERATION.search(answer) and _ONE_SET.fullmatch(
+        gold.replace("\\left", "").replace("\\right", "").strip()
+    ):
         return "unsolved"
     if "=" not in answer and (about := _ABOUT.split(answer))[1:] and not _are_close(about):
         return "unsolved"
@@ -126,15 +145,37 @@ def is_other_amount(answer: str, gold: str, problem: str) -> bool:
         and not _SAYS["dozen"].search(problem)
     ):
         said, wanted = number(answer), number(gold)
-        return said is None or wanted is None or said.unit is not None and said.value == wanted.value
+        return (
+            said is None
+            or wanted is None
+            or said.unit is not None
+            and said.value == wanted.value
+        )
     said, wanted = number(answer), number(gold)
-    if said and wanted and said.percent != wanted.percent and problem and said.value == wanted.value:
+    if (
+        said
+        and wanted
+        and said.percent != wanted.percent
+        and problem
+        and said.value == wanted.value
+    ):
         is_share = wanted.value < 1 or "how many" in problem.lower()
-        return is_share and _SAYS["percent_asked"].search(problem) is None  # 0.2% for a share of 0.2, 3% for 3 dogs
-    own, theirs, known = (set("".join(_SHORT_WORD.findall(text))) for text in (answer, gold, problem))
-    if any({letter, letter.swapcase()} <= known and letter.swapcase() in theirs for letter in own - theirs):
+        # 0.2% for a share of 0.2, 3% for 3 dogs
+        return is_share and _SAYS["percent_asked"].search(problem) is None
+    own, theirs, known = (
+        set("".join(_SHORT_WORD.findall(text))) for text in (answer, gold, problem)
+    )
+    if any(
+        {letter, letter.swapcase()} <= known and letter.swapcase() in theirs
+        for letter in own - theirs
+    ):
         return True  # Mg for mg, where the problem has M and m
-    return "\\pi" in answer and "\\pi" in gold and unit_of(answer) == "degree" and unit_of(gold) is None
+    return (
+        "\\pi" in answer
+        and "\\pi" in gold
+        and unit_of(answer) == "degree"
+        and unit_of(gold) is None
+    )
 
 
 def is_plain(answer: str, gold: str) -> bool:
@@ -144,14 +185,24 @@ def is_plain(answer: str, gold: str) -> bool:
 
 def is_single(gold: str) -> bool:
     """Tell whether a reference is one value: no list, no alternatives, no relation, no words."""
-    return not re.search(r"[,;<>=]|\\(?:text|pm|mp|cup|cap|le|ge|ne|lor|in|begin)|[a-zA-Z]{2} |\bor\b|\band\b", gold)
+    return not re.search(
+        r"[,;<>=]|\\(?:text|pm|mp|cup|cap|le|ge|ne|lor|in|begin)|[a-zA-Z]{2} |\bor\b|\band\b",
+        gold,
+    )
 
 
 def is_copied(answer: str, gold: str, problem: str) -> bool:
     """Tell whether the answer is, by signs, a formula of the problem, no number or reference."""
     own, wanted = _formula(answer), _formula(gold)
-    part_of_wanted = own.signs == wanted.signs or own.signs <= wanted.signs and "=" not in answer
-    if own.size < MIN_COPIED_SIZE or part_of_wanted or own.plain == wanted.plain or is_literal(answer):
+    part_of_wanted = (
+        own.signs == wanted.signs or own.signs <= wanted.signs and "=" not in answer
+    )
+    if (
+        own.size < MIN_COPIED_SIZE
+        or part_of_wanted
+        or own.plain == wanted.plain
+        or is_literal(answer)
+    ):
         return False
     return own.plain in {formula.plain for formula in formulas(problem)}
 
@@ -166,7 +217,8 @@ def _is_unsolved_inequality(text: str) -> bool:
             continue
         sides = [side.strip(" $&") for side in _SIDES.split(piece)]
         if not any(
-            _NAME.fullmatch(side) and not any(_mentions(other, side) for j, other in enumerate(sides) if j != i)
+            _NAME.fullmatch(side)
+            and not any(_mentions(other, side) for j, other in enumerate(sides) if j != i)
             for i, side in enumerate(sides)
         ):
             return True
@@ -174,8 +226,13 @@ def _is_unsolved_inequality(text: str) -> bool:
 
 
 def _mentions(text: str, name: str) -> bool:
-    letters = set(re.findall(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])", name)) or {name.strip("|-+")}
-    return any(re.search(rf"(?<![\\a-zA-Z]){re.escape(letter)}(?![a-zA-Z])", text) for letter in letters)
+    letters = set(re.findall(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])", name)) or {
+        name.strip("|-+")
+    }
+    return any(
+        re.search(rf"(?<![\\a-zA-Z]){re.escape(letter)}(?![a-zA-Z])", text)
+        for letter in letters
+    )
 
 
 # Equations
@@ -193,8 +250,16 @@ def _is_unsolved_equation(answer: str, gold: str, problem: str, same_value: Same
         if left == right:
             value = number(left) if is_literal(left) else None
             return value is None or not value.value  # 12 = 12 is 12; 0 = 0 says nothing
-        said = {found.value for side in sides[1:] if (found := number(side)) is not None and not found.percent}
-        if len(sides) > 2 and len(said) > 1 and max(said) - min(said) > MAX_ROUNDING * max(map(abs, said)):
+        said = {
+            found.value
+            for side in sides[1:]
+            if (found := number(side)) is not None and not found.percent
+        }
+        if (
+            len(sides) > 2
+            and len(said) > 1
+            and max(said) - min(said) > MAX_ROUNDING * max(map(abs, said))
+        ):
             return True  # x = 6 = 5
         if not left or not right or _is_quantity(left) or _is_quantity(right):
             continue
@@ -214,7 +279,9 @@ def _are_close(sides: list[str]) -> bool:
 def _is_value_of(equation: str) -> bool:
     """Tell whether it says what a name is, without another unknown: x=2, but not y=2x+1."""
     left, _, right = equation.partition("=")
-    return bool(_NAME.fullmatch(left.strip())) and not re.search(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])", right)
+    return bool(_NAME.fullmatch(left.strip())) and not re.search(
+        r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])", right
+    )
 
 
 def _is_quantity(side: str) -> bool:
@@ -222,14 +289,19 @@ def _is_quantity(side: str) -> bool:
     bare = _BRACKETED.sub("", _BRACKETED.sub("", side))
     return (
         not re.search(r"\d", bare)
-        and re.search(r"[a-zA-Z]", re.sub(r"\\(?:frac|sqrt|cdot|times|pi)", "", bare)) is not None
+        and re.search(r"[a-zA-Z]", re.sub(r"\\(?:frac|sqrt|cdot|times|pi)", "", bare))
+        is not None
     )
 
 
 def _asked_for(left: str, equation: str, problem: str) -> bool:
     """Tell whether the left side is in the problem, with letters, but not all: "find 2x+3y"."""
     own, whole = _formula(left), _formula(equation)
-    plain = {formula.plain for formula in formulas(problem)} if problem and re.search("[a-zA-Z]", left) else set()
+    plain = (
+        {formula.plain for formula in formulas(problem)}
+        if problem and re.search("[a-zA-Z]", left)
+        else set()
+    )
     return own.plain in plain and whole.plain not in plain
 
 
@@ -242,7 +314,11 @@ def _is_restated(answer: str, gold: str, problem: str, same_value: SameValue) ->
         return _SAYS["powers_asked"].search(problem) is not None and answer in _numbers(problem)
     said = _said_by(answer)
     if is_literal(said):
-        if "=" in answer and is_copied(answer, gold, problem) or _is_unreduced(said, gold, problem, same_value):
+        if (
+            "=" in answer
+            and is_copied(answer, gold, problem)
+            or _is_unreduced(said, gold, problem, same_value)
+        ):
             return True
         return "=" not in answer and _other_notation(said, gold, problem)
     return (
@@ -267,7 +343,11 @@ def _said_by(answer: str) -> str:
 def _is_unfinished(said: str, formula: Formula, gold: str, problem: str) -> bool:
     """Tell whether most signs are the task's, or it is much longer or less simple than the reference."""
     own, wanted = _formula(said), _formula(gold)
-    if formula.plain == wanted.plain or formula.signs <= wanted.signs and not _SAYS["factor"].search(problem):
+    if (
+        formula.plain == wanted.plain
+        or formula.signs <= wanted.signs
+        and not _SAYS["factor"].search(problem)
+    ):
         return False  # it is the reference, or a part of it
     if formula.signs <= own.signs and formula.size > MIN_SHARE_OF_THE_TASK * own.size:
         return True
@@ -290,7 +370,11 @@ def _leaves_the_arithmetic(answer: str, gold: str, problem: str) -> bool:
         return False
     if power := _POWER.fullmatch(answer):
         said = _SAID_POWERS.get(power[2])
-        return said is not None and said.search(problem) is not None and power[1] in _numbers(problem)
+        return (
+            said is not None
+            and said.search(problem) is not None
+            and power[1] in _numbers(problem)
+        )
     return _ARITHMETIC.search(answer) is not None and _numbers(answer) <= _numbers(problem)
 
 
@@ -301,7 +385,9 @@ def _is_unreduced(answer: str, gold: str, problem: str, same_value: SameValue) -
         return False
     top, bottom = (int(group) for group in own.groups() if group)
     said = _SAYS["lowest"].search(problem) is not None
-    return gcd(top, bottom) > 1 and (said or any(same_value(formula.text, gold) for formula in formulas(problem)))
+    return gcd(top, bottom) > 1 and (
+        said or any(same_value(formula.text, gold) for formula in formulas(problem))
+    )
 
 
 def _is_less_simple(answer: str, gold: str, problem: str) -> bool:
@@ -328,13 +414,19 @@ def _is_sum(text: str) -> bool:
 
 def _other_notation(answer: str, gold: str, problem: str) -> bool:
     """Tell whether a number is copied where another notation is asked: 3/20 as a decimal, 34/14."""
-    if not is_literal(gold) or not any(_formula(answer).plain == formula.plain for formula in formulas(problem)):
+    if not is_literal(gold) or not any(
+        _formula(answer).plain == formula.plain for formula in formulas(problem)
+    ):
         return False
     own, wanted = _FRACTION.fullmatch(answer.strip()), _FRACTION.fullmatch(gold.strip())
     if own is not None and (wanted is not None or gold.isdecimal()):
         return True  # two fractions of one value, or 6/2 for 3: the other is the reduced one
     repeating = "\\overline" in answer and "\\overline" not in gold
-    return repeating or _notation(answer) != _notation(gold) and _SAYS["notation_asked"].search(problem) is not None
+    return (
+        repeating
+        or _notation(answer) != _notation(gold)
+        and _SAYS["notation_asked"].search(problem) is not None
+    )
 
 
 def _notation(text: str) -> str:
@@ -376,5 +468,11 @@ def formulas(problem: str) -> tuple[Formula, ...]:
 def _formula(text: str) -> Formula:
     text = _INVERSE.sub(r"\\arc\1 ", text.strip().rstrip("."))
     in_signs = _DOUBLE_SIGN.sub("", text.replace("/", "\\frac ").replace("÷", "\\frac "))
-    signs = [_SAME_TOKEN.get(sign, sign) for sign in _TOKEN.findall(in_signs) if sign not in _NO_TOKEN]
-    return Formula(text, _NO_SIGN.sub("", _SIMPLE_FRACTION.sub(r"\\frac{\1}{\2}", text)), Counter(signs))
+    signs = [
+        _SAME_TOKEN.get(sign, sign)
+        for sign in _TOKEN.findall(in_signs)
+        if sign not in _NO_TOKEN
+    ]
+    return Formula(
+        text, _NO_SIGN.sub("", _SIMPLE_FRACTION.sub(r"\\frac{\1}{\2}", text)), Counter(signs)
+    )

@@ -46,7 +46,9 @@ def grade(
     """
     entry = TASKS[task]
     if entry.of_user:
-        raise ConfigError(f"task is {quoted(task)}, a function of your own; call it itself, or use math or exact")
+        raise ConfigError(
+            f"task is {quoted(task)}, a function of your own; call it itself, or use math or exact"
+        )
     accepted = (references,) if isinstance(references, str) else tuple(references)
     text = OPEN_THINKING + response if thinking_open else response
     module, _, function = str(entry.grade).partition(":")

@@ -78,22 +78,34 @@ def is_withdrawn(text: str, start: int, end: int) -> bool:
     """Tell whether the words directly before text[start:end], or directly after it, take it back.
 
     Only whole clauses count: "\\boxed{5}. This is no coincidence", "... Check: 4 is wrong" do not."""
-    return _takes_back(text[max(0, start - CHARS_BEFORE) : start], text[end : end + CHARS_AFTER])
+    return _takes_back(
+        text[max(0, start - CHARS_BEFORE) : start], text[end : end + CHARS_AFTER]
+    )
 
 
 @lru_cache(maxsize=64)  # a mark is asked about more than once
 def _takes_back(before: str, after: str) -> bool:
     # every run of white space is one space or one line break: the patterns are then linear
-    before, after = (_WHITE.sub(lambda run: "\n" if "\n" in run[0] else " ", text) for text in (before, after))
-    return (_TAKES_BACK["after"].match(after) or _TAKES_BACK["before"].search(before)) is not None
+    before, after = (
+        _WHITE.sub(lambda run: "\n" if "\n" in run[0] else " ", text)
+        for text in (before, after)
+    )
+    return (
+        _TAKES_BACK["after"].match(after) or _TAKES_BACK["before"].search(before)
+    ) is not None
 
 
 def _in_its_formula(text: str, box: Mark) -> str:
     r"""Return a box's content in the formula that computes with it: 9+1 of "$\boxed{9}+1$"."""
     content = box.content or ""
-    before, after = text[max(0, box.start - CHARS_OF_A_FORMULA) : box.start], text[box.end :][:CHARS_OF_A_FORMULA]
+    before, after = (
+        text[max(0, box.start - CHARS_OF_A_FORMULA) : box.start],
+        text[box.end :][:CHARS_OF_A_FORMULA],
+    )
     paragraph = text[: box.start].rpartition("\n\n")[2].replace("$$", "$").replace("\\$", "")
-    if paragraph.count("$") % 2 or paragraph.count("\\(") + paragraph.count("\\[") > len(_CLOSES.findall(paragraph)):
+    if paragraph.count("$") % 2 or paragraph.count("\\(") + paragraph.count("\\[") > len(
+        _CLOSES.findall(paragraph)
+    ):
         before, after = _COMPUTES["ends"].split(before)[-1], _COMPUTES["ends"].split(after)[0]
         computed = _COMPUTES["before"].search(before) or _COMPUTES["after"].match(after)
     else:
@@ -113,7 +125,9 @@ def _joined(text: str, marks: list[Mark], *, fills: bool = False) -> str:
         return r" \approx ".join(_contents(marks))  # exact and rounded
     if any(map(_BETWEEN["another"].search, between)):
         return ALTERNATIVE.join(_contents(marks))
-    return (" or " if any(map(_BETWEEN["says_or"].search, between)) else ", ").join(_contents(marks))
+    return (" or " if any(map(_BETWEEN["says_or"].search, between)) else ", ").join(
+        _contents(marks)
+    )
 
 
 def _contents(marks: list[Mark]) -> list[str]:
@@ -147,7 +161,8 @@ def _stands_beside(text: str, tag: Mark, boxes: list[Mark]) -> bool:
     between = _TAG.sub("", between)
     return (
         belongs_together(between)
-        and (_BETWEEN["separator"].search(between) or _BETWEEN["another"].search(between)) is not None
+        and (_BETWEEN["separator"].search(between) or _BETWEEN["another"].search(between))
+        is not None
     )
 
 
@@ -168,7 +183,10 @@ def _boxes(text: str) -> tuple[Mark, ...]:
     for command in reversed([match for match in BOX.finditer(text)][-MAX_MARKS:]):
         content, after = _box_content(text, command.end(), end)
         end = command.start()
-        if after < len(text) + 1 and _BLANK.fullmatch(content or text[command.end() : after].strip(" {}")) is None:
+        if (
+            after < len(text) + 1
+            and _BLANK.fullmatch(content or text[command.end() : after].strip(" {}")) is None
+        ):
             marks.insert(0, Mark(command.start(), after, content))
     return tuple(marks)
 
@@ -180,7 +198,11 @@ def _box_content(text: str, start: int, end: int) -> tuple[str | None, int]:
         opening += 1
     if text.startswith("{", opening) and opening < end:
         closing = _matching_brace(text, opening, end)
-        return (None, end) if closing is None else (text[opening + 1 : closing].strip() or None, closing + 1)
+        return (
+            (None, end)
+            if closing is None
+            else (text[opening + 1 : closing].strip() or None, closing + 1)
+        )
     word = text[opening : min(end, opening + 50)].split(maxsplit=1)
     return (word[0].strip("$.") or None, opening + len(word[0])) if word else (None, end)
 

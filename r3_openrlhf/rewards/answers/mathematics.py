@@ -24,7 +24,14 @@ from r3_openrlhf.rewards.answers.extraction import (
     final_answer,
     why_no_guess,
 )
-from r3_openrlhf.rewards.answers.form import is_copied, is_literal, is_other_amount, is_plain, is_single, objection
+from r3_openrlhf.rewards.answers.form import (
+    is_copied,
+    is_literal,
+    is_other_amount,
+    is_plain,
+    is_single,
+    objection,
+)
 from r3_openrlhf.rewards.answers.kinds import is_right, kind_of, kinds
 from r3_openrlhf.rewards.answers.kinds.choice import letter_of
 from r3_openrlhf.rewards.answers.marks import ALTERNATIVE
@@ -52,27 +59,39 @@ _NO_DIGIT = re.compile(r"[^0-9]+")
 def grade(item: Item) -> Result:
     """Grade one item. With the problem's text, what is copied from it is no answer (form.py)."""
     problem = item.problem
-    golds = [read.text for read in map(read_reference, item.references) if read.unusable is None]
+    golds = [
+        read.text for read in map(read_reference, item.references) if read.unusable is None
+    ]
     if not golds:
         return "ungraded", "bad_reference", None, None
     found = final_answer(item.response, truncated=item.truncated, problem=problem)
     if found is None:
         return "wrong", "no_answer", 0.0, None
     if len(found.text) > MAX_ANSWER_CHARS:
-        same = "".join(found.text.split()) in {"".join(gold.split()) for gold in golds}  # as text, white space aside
+        # as text, white space aside
+        same = "".join(found.text.split()) in {"".join(gold.split()) for gold in golds}
         if same:
             return "correct", "correct", 1.0, found.text[:MAX_ANSWER_CHARS]
         return "wrong", "answer_too_long", 0.0, found.text[:MAX_ANSWER_CHARS]
     typed = {gold: kind_of(gold, problem) for gold in golds}
-    letters = [letter for gold in golds if typed[gold] is None and (letter := letter_of(gold, problem))]
-    for entry in [*filter(None, typed.values()), *((kinds()["choice"], frozenset(letter)) for letter in letters)]:
+    letters = [
+        letter for gold in golds if typed[gold] is None and (letter := letter_of(gold, problem))
+    ]
+    for entry in [
+        *filter(None, typed.values()),
+        *((kinds()["choice"], frozenset(letter)) for letter in letters),
+    ]:
         if is_right(*entry, found.text, problem, exact=found.exact):
             return "correct", "correct", 1.0, found.text
     golds = [gold for gold in golds if typed[gold] is None]
     found = replace(found, text=found.text.replace(ALTERNATIVE, " or "))
     if not golds:
         return "wrong", "wrong", 0.0, found.text[-MAX_ANSWER_CHARS:]
-    golds = [with_factors(unified(gold), problem) for gold in golds] if problem else list(map(unified, golds))
+    golds = (
+        [with_factors(unified(gold), problem) for gold in golds]
+        if problem
+        else list(map(unified, golds))
+    )
     decided = _decide_cheaply(found.text, golds, problem) if found.exact else None
     return decided or _grade_symbolically(found, golds, problem)
 
@@ -82,7 +101,9 @@ def _decide_cheaply(extracted: str, golds: list[str], problem: str) -> Result | 
     text = with_factors(unified(extracted), problem) if problem else unified(extracted)
     golds = [_in_asked_unit(gold, text, problem) for gold in golds]
     text = rounded_side(text, golds[0]) if "\\approx" in text else text
-    if (end := _UNFINISHED.search(text)) and not any(gold.endswith(end[0]) or unit_of(gold) for gold in golds):
+    if (end := _UNFINISHED.search(text)) and not any(
+        gold.endswith(end[0]) or unit_of(gold) for gold in golds
+    ):
         return "wrong", "wrong", 0.0, extracted
     decisions = [decide(text, gold) for gold in golds]
     for gold, decision in zip(golds, decisions, strict=True):
@@ -105,7 +126,12 @@ def _decide_cheaply(extracted: str, golds: list[str], problem: str) -> Result | 
 def _in_asked_unit(gold: str, answer: str, problem: str) -> str:
     """Add the unit that the problem asks for to a number, where the answer states another one."""
     stated = unit_of(answer) if problem else None
-    if stated is None or unit_of(gold) or number(gold) is None or (unit := asked_unit(problem, stated)) is None:
+    if (
+        stated is None
+        or unit_of(gold)
+        or number(gold) is None
+        or (unit := asked_unit(problem, stated)) is None
+    ):
         return gold
     return rf"{gold}\text{{ {unit}}}"
 
@@ -116,7 +142,11 @@ def _in_its_form(answer: str, gold: str, problem: str, extracted: str) -> Result
     if reason is None and not is_plain(answer, gold):
         reason = objection(*align(answer, gold), problem, value_is_same)
         ways = OR.split(answer)
-        if len(ways) > 1 and is_single(gold) and not all(agree(way.strip(), gold) for way in ways):
+        if (
+            len(ways) > 1
+            and is_single(gold)
+            and not all(agree(way.strip(), gold) for way in ways)
+        ):
             reason = "several"  # one of them is right
     if reason is not None:
         return "wrong", reason, 0.0, extracted
@@ -132,9 +162,14 @@ def _leaves_the_computing(answer: str, golds: list[str]) -> bool:
 
 
 def _grade_symbolically(found: FinalAnswer, golds: list[str], problem: str) -> Result:
-    pairs = [align(unified(found.text), gold) if found.exact else (found.text, gold) for gold in golds]
+    pairs = [
+        align(unified(found.text), gold) if found.exact else (found.text, gold)
+        for gold in golds
+    ]
     if found.exact:
-        pairs += [(other, gold) for answer, gold in pairs for other in renamed(answer, gold, problem)]
+        pairs += [
+            (other, gold) for answer, gold in pairs for other in renamed(answer, gold, problem)
+        ]
     if found.exact and (result := _grade_lists(pairs, found.text, problem)):
         return result
     parse_answer = parse_any if found.exact else parse_in_text
@@ -154,7 +189,9 @@ def _grade_symbolically(found: FinalAnswer, golds: list[str], problem: str) -> R
         if not found.exact and (decide(guess, gold) or same_list(guess, gold, agree)):
             return _in_its_form(unified(extracted), gold, problem, extracted)
         text = answer if found.exact else extracted
-        if any(equal(a, b, gold, text) for a in parse_reference(gold) for b in readings[answer]):
+        if any(
+            equal(a, b, gold, text) for a in parse_reference(gold) for b in readings[answer]
+        ):
             # a guess at the end of a text: what comes out of "1/2 = 10/9" is the last side
             last = text.rpartition("=")[2].partition("\\approx")[0].strip()
             if not found.exact and last != text and agree(unified(last), gold):
@@ -176,7 +213,11 @@ def _grade_lists(pairs: list[tuple[str, str]], extracted: str, problem: str) -> 
 def _ends_the_text(extracted: str, found: FinalAnswer) -> bool:
     """Tell whether a guessed answer has the text's last number: what is before it is a step."""
     numbers = _NUMBER.findall(found.text)
-    return found.stated or not numbers or _NO_DIGIT.sub("", numbers[-1]) in _NO_DIGIT.sub("", extracted)
+    return (
+        found.stated
+        or not numbers
+        or _NO_DIGIT.sub("", numbers[-1]) in _NO_DIGIT.sub("", extracted)
+    )
 
 
 def warm_up() -> None:

@@ -9,18 +9,29 @@ _UNITS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
 ).split()
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-_SMALL = {word: value for value, word in enumerate(_UNITS)} | {word: 10 * value for value, word in enumerate(_TENS, 2)}
+_SMALL = {word: value for value, word in enumerate(_UNITS)} | {
+    word: 10 * value for value, word in enumerate(_TENS, 2)
+}
 _SCALES = {"dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
 _CHINESE = re.compile("[零〇一二两三四五六七八九十百千]{1,20}")
 _IRREGULAR = {
-    "one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth", "twelve": "twelfth",
-}  # fmt: skip
+    "one": "first",
+    "two": "second",
+    "three": "third",
+    "five": "fifth",
+    "eight": "eighth",
+    "nine": "ninth",
+    "twelve": "twelfth",
+}
 # ordinal -> cardinal
 _ORDINALS = {
     _IRREGULAR.get(word) or (f"{word[:-1]}ieth" if word.endswith("y") else f"{word}th"): word
     for word in (*_SMALL, *_SCALES)
 }
-_BELOW_100 = [*_UNITS, *(f"{tens} {unit}".removesuffix(" zero") for tens in _TENS for unit in _UNITS[:10])]
+_BELOW_100 = [
+    *_UNITS,
+    *(f"{tens} {unit}".removesuffix(" zero") for tens in _TENS for unit in _UNITS[:10]),
+]
 # "fifteen hundred seven" -> 1507
 _BELOW_2000 = {name: value for value, name in enumerate(_BELOW_100)} | {
     f"{_UNITS[hundreds]} hundred {name}".removesuffix(" zero"): 100 * hundreds + value
@@ -56,7 +67,9 @@ def is_number_word(word: str) -> bool:
     if word.removesuffix("s") in ("second", "quarter"):
         return False
     stems = (word, word.removesuffix("s"), word.removesuffix("es"))
-    return word in ("half", "halves") or any(stem in {*_SMALL, *_SCALES, *_ORDINALS} for stem in stems)
+    return word in ("half", "halves") or any(
+        stem in {*_SMALL, *_SCALES, *_ORDINALS} for stem in stems
+    )
 
 
 def _fraction(words: list[str]) -> Fraction | None:
@@ -93,5 +106,9 @@ def _whole(words: list[str]) -> int | None:
         if name in words:
             above, below = words[: words.index(name)], words[words.index(name) + 1 :]
             many, few = _whole(above or ["one"]), _whole(below) if below else 0
-            return many * _SCALES[name] + few if many and few is not None and few < _SCALES[name] else None
+            return (
+                many * _SCALES[name] + few
+                if many and few is not None and few < _SCALES[name]
+                else None
+            )
     return _BELOW_2000.get(" ".join(words) if words != ["hundred"] else "one hundred")

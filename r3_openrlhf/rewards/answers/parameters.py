@@ -42,7 +42,9 @@ def _are_free(text: str, letters: list[str]) -> bool:
         return "+" in text or "e^" in text
     if all(letter in _INTEGERS for letter in letters):
         return (
-            _ANGLE.search(text) is not None if "=" not in text else not {text.partition("=")[0].strip()} & set(letters)
+            _ANGLE.search(text) is not None
+            if "=" not in text
+            else not {text.partition("=")[0].strip()} & set(letters)
         )
     return len(letters) > 1 and not set(letters) & _letters(_EXPONENT.sub(" ", text))
 

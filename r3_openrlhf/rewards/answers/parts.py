@@ -13,7 +13,9 @@ _PART_OF_THOUSANDS = re.compile(r"0\d+")  # of "(1,000,2,000)": no number of its
 _FOUR_DIGITS = re.compile(r"\d{4}")
 COMMA_OF_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 COMMA_AND_SPACE = re.compile(r",\s")
-AND_OR = re.compile(r"[,;]?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z]))\s*,?|;")
+AND_OR = re.compile(
+    r"[,;]?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z]))\s*,?|;"
+)
 Agree = Callable[[str, str], bool]
 _MATRIX = re.compile(
     r"[(\[]?\s*\\begin\s*\{(?:[pb]?matrix|array)\}(?:\{[clr| ]+\})?([^{}]*(?:\{[^{}]*\}[^{}]*)*?)\\end\s*\{(?:[pb]?matrix|array)\}\s*[)\]]?"
@@ -22,7 +24,9 @@ _PROSE = re.compile(r"\$|(?<![a-zA-Z\\])[a-z]{2,} [a-z]{2}")
 _HEAD = re.compile(
     r"\s*[A-Z]'?\s*(?=\([^()]*,[^()]*\)\s*$)|\s*(?:\(\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])+\s*\)|[a-zA-Z](?:\([a-z]\)|\^\s*(?:\{\s*-\s*1\s*\}|T|\{T\}))?|[A-Z]'?(?:\s*(?:\\(?:cup|cap|setminus|cdot|times)(?![a-zA-Z]))?\s*[A-Z]'?){1,3})\s*(?:=|\\in(?![a-zA-Z]))\s*(?=\(|\[|\\?\{|\\left|\\begin|\\mathbb|\\frac\{\d+\}\{\d+\}\s*\\(?:left|begin))"
 )
-_CASES = re.compile(r"(?:[a-zA-Z]\([a-zA-Z]\)\s*=\s*)?\\begin\s*\{cases\}(.*)\\end\s*\{cases\}", re.DOTALL)
+_CASES = re.compile(
+    r"(?:[a-zA-Z]\([a-zA-Z]\)\s*=\s*)?\\begin\s*\{cases\}(.*)\\end\s*\{cases\}", re.DOTALL
+)
 _IF = re.compile(r"\\text\s*\{\s*(?:,?\s*(?:if|when|for|where)\b)?|(?<=[a-z ])\}")
 _NAME_OF_VALUE = re.compile(r"([a-zA-Z])\s*=\s*(?=[^=]*$)")
 _WORD = re.compile(r"(?<![\\a-z])[a-z]{2,}")
@@ -37,11 +41,21 @@ def same_list(answer: str, gold: str, agree: Agree) -> bool | None:
     tuple that the reference is. A comma between digits may group thousands."""
     answer, gold = without_head(answer), without_head(gold)
     wanted = split_parts(gold)
-    if wanted is None or _PROSE.search(gold) or wanted[0] == "" and len(wanted[1]) == 1 and OR.search(answer):
+    if (
+        wanted is None
+        or _PROSE.search(gold)
+        or wanted[0] == ""
+        and len(wanted[1]) == 1
+        and OR.search(answer)
+    ):
         return None  # one value, said in several ways, or in a sentence
     if wanted[0] == "()" and OR.search(answer):
         return False  # "1 or 2" is no point
-    if "matrix" in wanted[0] and "\\begin" in answer and _MATRIX.fullmatch(answer.strip()) is None:
+    if (
+        "matrix" in wanted[0]
+        and "\\begin" in answer
+        and _MATRIX.fullmatch(answer.strip()) is None
+    ):
         return None  # a product with a matrix
     texts = [(answer, gold)]
     texts += [(COMMA_OF_THOUSANDS.sub("", answer), gold)] if _FOUR_DIGITS.search(gold) else []
@@ -53,14 +67,27 @@ def same_list(answer: str, gold: str, agree: Agree) -> bool | None:
     return any(_same_parts(*a, *b, agree) for a, b in lists)
 
 
-def _same_parts(brackets: str, parts: list[str], other: str, wanted: list[str], agree: Agree) -> bool:
-    if any(map(_PART_OF_THOUSANDS.fullmatch, parts)) and not any(map(_PART_OF_THOUSANDS.fullmatch, wanted)):
+def _same_parts(
+    brackets: str, parts: list[str], other: str, wanted: list[str], agree: Agree
+) -> bool:
+    if any(map(_PART_OF_THOUSANDS.fullmatch, parts)) and not any(
+        map(_PART_OF_THOUSANDS.fullmatch, wanted)
+    ):
         return False  # "(1,000)" is not (1,0)
     if brackets == other == "{}" or "(" in "".join(wanted):
-        parts, wanted = (list({"".join(part.split()): part for part in some}.values()) for some in (parts, wanted))
-    if len(parts) != len(wanted) or len(parts) > MAX_PARTS and not all(map(_LITERAL.fullmatch, parts)):
+        parts, wanted = (
+            list({"".join(part.split()): part for part in some}.values())
+            for some in (parts, wanted)
+        )
+    if (
+        len(parts) != len(wanted)
+        or len(parts) > MAX_PARTS
+        and not all(map(_LITERAL.fullmatch, parts))
+    ):
         return False
-    if brackets != other and ((brackets, other) == ("{}", "()") or not {brackets, other} <= _LOOSE):
+    if brackets != other and (
+        (brackets, other) == ("{}", "()") or not {brackets, other} <= _LOOSE
+    ):
         return False
     if other == "()" or brackets == other and brackets not in _LOOSE:
         return all(map(agree, parts, wanted))
@@ -82,13 +109,25 @@ def decide_by_label(answer: str, gold: str, agree: Callable[[str, str], bool]) -
     """Tell whether the same is said of the same: cases, "9 red, 4 blue", "x=1, y=8". None: no labels."""
     rows, wanted = _rows(answer), _rows(gold)
     if rows and wanted:
-        both_say_it = any("otherwise" in row[1] for row in rows) and any("otherwise" in row[1] for row in wanted)
-        return match(rows, wanted, lambda a, b: _same_condition(a[1], b[1], agree, both_say_it) and agree(a[0], b[0]))
+        both_say_it = any("otherwise" in row[1] for row in rows) and any(
+            "otherwise" in row[1] for row in wanted
+        )
+        return match(
+            rows,
+            wanted,
+            lambda a, b: _same_condition(a[1], b[1], agree, both_say_it) and agree(a[0], b[0]),
+        )
     groups = [[split_parts(group) for group in _GROUPS.split(text)] for text in (answer, gold)]
-    if "=" in gold and all(len(found) > 1 and all(group and len(group[1]) > 1 for group in found) for found in groups):
+    if "=" in gold and all(
+        len(found) > 1 and all(group and len(group[1]) > 1 for group in found)
+        for found in groups
+    ):
         sides = [[", ".join(group[1]) for group in found if group] for found in groups]
         return match(sides[0], sides[1], lambda a, b: same_list(a, b, agree) is True)
-    labelled = [dict(map(_label, found[1])) if (found := split_parts(text)) else {} for text in (answer, gold)]
+    labelled = [
+        dict(map(_label, found[1])) if (found := split_parts(text)) else {}
+        for text in (answer, gold)
+    ]
     if len(labelled[1]) < 2 or labelled[0].keys() != labelled[1].keys() or "" in labelled[1]:
         return None
     return all(agree(labelled[0][label], value) for label, value in labelled[1].items())
@@ -111,11 +150,16 @@ def _rows(text: str) -> list[tuple[str, str]] | None:
     rows = [row.split("&") for row in cases[1].split("\\\\") if row.strip()] if cases else []
     if not rows or any(len(row) != 2 for row in rows) or len(rows) > MAX_PARTS:
         return None
-    pairs = [(value.strip(" ,;~"), _IF.sub("", condition).strip(" ,;.~")) for value, condition in rows]
+    pairs = [
+        (value.strip(" ,;~"), _IF.sub("", condition).strip(" ,;.~"))
+        for value, condition in rows
+    ]
     return sorted(pairs, key=lambda pair: "otherwise" in pair[1])
 
 
-def _same_condition(a: str, b: str, agree: Callable[[str, str], bool], both_say_it: bool) -> bool:
+def _same_condition(
+    a: str, b: str, agree: Callable[[str, str], bool], both_say_it: bool
+) -> bool:
     """both_say_it: "otherwise" is on both sides; on one alone it is what is left of the others."""
     if "otherwise" in a + b:
         return not both_say_it or ("otherwise" in a) == ("otherwise" in b)
@@ -129,7 +173,9 @@ def _label(part: str) -> tuple[str, str]:
         return name[1], part[name.end() :]  # m=3 is not M=3
     words = " ".join(TEXT_COMMAND.findall(part) + re.findall(r"\\(max|min)(?![a-zA-Z])", part))
     bare = re.sub(r"\\(?:max|min)(?![a-zA-Z])", "", TEXT_COMMAND.sub("", part))
-    return " ".join(words.split()).strip(" :=").lower(), re.sub(r"\\[,;: ]", "", bare).strip(" :=~")
+    return " ".join(words.split()).strip(" :=").lower(), re.sub(r"\\[,;: ]", "", bare).strip(
+        " :=~"
+    )
 
 
 def split_parts(text: str) -> tuple[str, list[str]] | None:
@@ -137,11 +183,19 @@ def split_parts(text: str) -> tuple[str, list[str]] | None:
     text = text.replace(",\\!", ",").replace("\\left", "").replace("\\right", "")
     text = AND_OR.sub(",", re.sub(r"(?<!\\)\\[,!;: ]", " ", text)).strip()
     if matrix := _MATRIX.fullmatch(text):
-        rows = [[cell.strip() for cell in row.split("&")] for row in matrix[1].split("\\\\") if row.strip()]
+        rows = [
+            [cell.strip() for cell in row.split("&")]
+            for row in matrix[1].split("\\\\")
+            if row.strip()
+        ]
         return f"matrix of {list(map(len, rows))}", [cell for row in rows for cell in row]
     is_group = text[:1] == "{"  # of LaTeX, which nobody sees: no set
     text = text.replace("\\{", "{").replace("\\}", "}")
-    if text[:1] in (*_OPENING,) and text[-1:] in (*_CLOSING,) and (inside := top_level(text[1:-1])):
+    if (
+        text[:1] in (*_OPENING,)
+        and text[-1:] in (*_CLOSING,)
+        and (inside := top_level(text[1:-1]))
+    ):
         return "" if is_group else text[0] + text[-1], inside  # intervals may mix their kinds
     parts = top_level(text)
     return ("", parts) if parts else None

@@ -24,4 +24,7 @@ _PHRASES = table("phrases.toml")
 
 def phrases(section: str) -> dict[str, re.Pattern]:
     """Compile the patterns of a section of phrases.toml, by name."""
-    return {name: compiled(text, _PHRASES["pieces"], re.IGNORECASE) for name, text in _PHRASES[section].items()}
+    return {
+        name: compiled(text, _PHRASES["pieces"], re.IGNORECASE)
+        for name, text in _PHRASES[section].items()
+    }

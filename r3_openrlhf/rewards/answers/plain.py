@@ -5,7 +5,9 @@ import unicodedata
 
 from r3_openrlhf.rewards.answers.patterns import phrases
 
-TEXT_COMMAND = re.compile(r"\\(?:text|mbox|textbf|textit|textrm|textnormal|mathrm|mathbf)\s*\{([^{}]*)\}")
+TEXT_COMMAND = re.compile(
+    r"\\(?:text|mbox|textbf|textit|textrm|textnormal|mathrm|mathbf)\s*\{([^{}]*)\}"
+)
 _LETTERS_ALIKE = (
     "АВЕКМНОРСТХУасеорхуіѕјΑΒΕΖΗΙΚΜΝΟΡΤΥΧ٫٬",
     "ABEKMHOPCTXYaceopxyisjABEZHIKMNOPTYX.,",
@@ -43,7 +45,9 @@ _SAYS = phrases("plain")
 def normal_words(text: str) -> str:
     """Words for comparison: "due east" and "The wind is to the east." are "east"."""
     words = unicodedata.normalize("NFKD", plain(text)).casefold()
-    words = _ASIDE.sub("", "".join(letter for letter in words if not unicodedata.combining(letter)))
+    words = _ASIDE.sub(
+        "", "".join(letter for letter in words if not unicodedata.combining(letter))
+    )
     if (said := _SAYS["predicate"].match(words)) and not _SAYS["hedge"].search(said["subject"]):
         words = words[said.end() :]
     words = _SAYS["lead"].sub("", words) or words

@@ -5,7 +5,21 @@ from fractions import Fraction
 from functools import lru_cache
 
 from math_verify.parser import parse_latex_cached
-from sympy import Abs, Complement, Expr, FiniteSet, Intersection, Interval, Rational, Rel, S, Set, Symbol, Union, oo
+from sympy import (
+    Abs,
+    Complement,
+    Expr,
+    FiniteSet,
+    Intersection,
+    Interval,
+    Rational,
+    Rel,
+    S,
+    Set,
+    Symbol,
+    Union,
+    oo,
+)
 
 from r3_openrlhf.rewards.answers.comparison import number
 from r3_openrlhf.rewards.answers.extraction import nesting_depth
@@ -21,12 +35,22 @@ _NAMED_SETS = {
     "\\mathbb{R}^+": Interval.open(0, oo),
     "\\mathbb{R}^-": Interval.open(-oo, 0),
 }
-_IS_SET = re.compile(r"[<>]|\\(?:[lg]eq?(?:slant)?|neq?|cup|cap|infty|setminus|mathbb\{R\})(?![a-zA-Z])")
+_IS_SET = re.compile(
+    r"[<>]|\\(?:[lg]eq?(?:slant)?|neq?|cup|cap|infty|setminus|mathbb\{R\})(?![a-zA-Z])"
+)
 _OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\(?:lor|vee|cup)(?![a-zA-Z])|\bor\b")
 _AND = re.compile(r"\\text\s*\{\s*and\s*\}|\\(?:land|wedge|cap)(?![a-zA-Z])|\band\b")
 _RELATION = re.compile(r"(\\(?:[lg]eq?(?:slant)?|neq?)(?![a-zA-Z])|<=|>=|[<>=])")
 _WITHOUT = re.compile(r"(.+?)(?:\\setminus(?![a-zA-Z])\s*(.+)|-\s*(\{[^{}]+\}))")
-_IN_SYMPY = {"=": "==", "\\le": "<=", "\\leq": "<=", "\\ge": ">=", "\\geq": ">=", "\\ne": "!=", "\\neq": "!="}
+_IN_SYMPY = {
+    "=": "==",
+    "\\le": "<=",
+    "\\leq": "<=",
+    "\\ge": ">=",
+    "\\geq": ">=",
+    "\\ne": "!=",
+    "\\neq": "!=",
+}
 _NAME = re.compile(r"[a-zA-Z](?:_\{?\w\}?)?|[a-z]\s*\([a-z]\)")
 _SIZE = re.compile(r"(?:\||\\lvert)\s*([a-zA-Z])\s*([-+]\s*[\d./]+)?\s*(?:\||\\rvert)")
 _DESCRIBED = re.compile(
@@ -45,14 +69,19 @@ class _NoSet(Exception):
 
 def same_set(answer: str, reference: str) -> bool | None:
     """Tell whether both are one set; None: one is empty or unreadable, or neither must be a set."""
-    answer, reference = (_BELONGS.sub("", text, count=1) if text[:1] != "(" else text for text in (answer, reference))
-    if not (_IS_SET.search(answer) and (_IS_SET.search(reference) or reference[:1] in "([\\")) and not (
-        _IS_SET.search(reference) and answer[:1] in "([\\"
-    ):
+    answer, reference = (
+        _BELONGS.sub("", text, count=1) if text[:1] != "(" else text
+        for text in (answer, reference)
+    )
+    if not (
+        _IS_SET.search(answer) and (_IS_SET.search(reference) or reference[:1] in "([\\")
+    ) and not (_IS_SET.search(reference) and answer[:1] in "([\\"):
         return None
     names: list[set[str]] = [set(), set()]
     try:
-        sets = [_union(text, found) for text, found in zip((answer, reference), names, strict=True)]
+        sets = [
+            _union(text, found) for text, found in zip((answer, reference), names, strict=True)
+        ]
     except _NoSet:
         return None
     if all(names) and names[0] != names[1] or any(len(found) > 1 for found in names):
@@ -69,7 +98,11 @@ def condition(text: str) -> str:
 
 
 def _union(text: str, names: set[str]) -> Set:
-    text = condition(text.replace("\\left", "").replace("\\right", "")).replace("\\{", "{").replace("\\}", "}")
+    text = (
+        condition(text.replace("\\left", "").replace("\\right", ""))
+        .replace("\\{", "{")
+        .replace("\\}", "}")
+    )
     text = text.replace("^{+}", "^+").replace("^{-}", "^-")
     parts = _OR.split(text)
     if len(parts) > MAX_PIECES:
@@ -98,17 +131,25 @@ def _piece(text: str, names: set[str]) -> Set:
 
 def _of_relations(sides: list[str], names: set[str]) -> Set:
     """ "1 < x", "1 < x \\le 4", "|x-1| < 2" or "x \\ne 2": sides, and relations between them."""
-    where = [i for i, side in enumerate(sides) if i % 2 == 0 and (_NAME.fullmatch(side) or _SIZE.fullmatch(side))]
+    where = [
+        i
+        for i, side in enumerate(sides)
+        if i % 2 == 0 and (_NAME.fullmatch(side) or _SIZE.fullmatch(side))
+    ]
     if len(sides) not in (3, 5) or len(where) != 1:
         raise _NoSet
     name, unknown = sides[where[0]], _X
     if size := _SIZE.fullmatch(name):
         name, unknown = size[1], Abs(_X + _end((size[2] or "0").replace(" ", "")))
     names.add(name)
-    ends = [unknown if i == where[0] else _end(side) for i, side in enumerate(sides) if i % 2 == 0]
+    ends = [
+        unknown if i == where[0] else _end(side) for i, side in enumerate(sides) if i % 2 == 0
+    ]
     relations = [relation.removesuffix("slant") for relation in sides[1::2]]
     links = zip(ends, relations, ends[1:], strict=False)
-    return Intersection(S.Reals, *[Rel(a, b, _IN_SYMPY.get(sign, sign)).as_set() for a, sign, b in links])
+    return Intersection(
+        S.Reals, *[Rel(a, b, _IN_SYMPY.get(sign, sign)).as_set() for a, sign, b in links]
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -120,11 +161,18 @@ def _end(text: str) -> Expr:
     stated = number(text)
     if stated is not None and not stated.unit and not stated.percent:
         return Rational(stated.value)
-    if stated or len(text) > MAX_END_CHARS or nesting_depth(text) > MAX_END_DEPTH or not _IRRATIONAL.search(text):
+    if (
+        stated
+        or len(text) > MAX_END_CHARS
+        or nesting_depth(text) > MAX_END_DEPTH
+        or not _IRRATIONAL.search(text)
+    ):
         raise _NoSet
     try:
         value = real_value(parse_latex_cached(text))
-    except Exception as error:  # the parser raises plain Exception for text that is no mathematics
+    except (
+        Exception
+    ) as error:  # the parser raises plain Exception for text that is no mathematics
         raise _NoSet from error
     if value is None:
         raise _NoSet

@@ -18,7 +18,12 @@ from reasoning_gym.factory import DATASETS
 from r3_openrlhf.config.answer_tasks import REFUSED_DATA_SETS
 from r3_openrlhf.rewards.answers.exact import short_answer
 from r3_openrlhf.rewards.answers.request import Item, Result
-from r3_openrlhf.rewards.answers.safe_expressions import integer_value, literal, parse_expression, replace_in_sympy
+from r3_openrlhf.rewards.answers.safe_expressions import (
+    integer_value,
+    literal,
+    parse_expression,
+    replace_in_sympy,
+)
 from r3_openrlhf.rewards.answers.scorer_guards import is_too_long_to_score, passes
 
 MAX_ANSWER_CHARS = 20_000
@@ -52,7 +57,11 @@ def named_data_set(entry: dict | None) -> str | None:
     """Return the data set that an entry names; None: it names none, or one that is not graded."""
     metadata = (entry or {}).get("metadata")
     name = metadata.get("source_dataset") if isinstance(metadata, dict) else None
-    return name if isinstance(name, str) and name in DATASETS and name not in REFUSED_DATA_SETS else None
+    return (
+        name
+        if isinstance(name, str) and name in DATASETS and name not in REFUSED_DATA_SETS
+        else None
+    )
 
 
 _read_entry = msgspec.json.Decoder(dict).decode

@@ -47,14 +47,24 @@ class GradeRequest(Item, array_like=True, frozen=True, kw_only=True):
 
     @classmethod
     def about(
-        cls, label: Any, response: str, *, num_tokens: int, truncated: bool = False, prompt: str = ""
+        cls,
+        label: Any,
+        response: str,
+        *,
+        num_tokens: int,
+        truncated: bool = False,
+        prompt: str = "",
     ) -> GradeRequest:
         """Make the request about a response to the problem of a `problems.Label`."""
         known = {name: getattr(label, name) for name in ("task", "metadata", "problem", "row")}
         return cls(
-            response=response, references=tuple(label.references), num_tokens=num_tokens,
-            truncated=truncated, prompt=prompt, **known,
-        )  # fmt: skip
+            response=response,
+            references=tuple(label.references),
+            num_tokens=num_tokens,
+            truncated=truncated,
+            prompt=prompt,
+            **known,
+        )
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):

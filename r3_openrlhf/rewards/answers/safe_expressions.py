@@ -37,7 +37,10 @@ def _parsed(text: str) -> ast.expr:
 
 
 def parse_expression(
-    text: str, local_dict: Mapping[str, sympy.Expr] | None = None, *_ignored: object, **_options: object
+    text: str,
+    local_dict: Mapping[str, sympy.Expr] | None = None,
+    *_ignored: object,
+    **_options: object,
 ) -> sympy.Expr:
     """Return the sympy expression of `text`; replaces sympy.parse_expr, whose further options are
     ignored.
@@ -65,7 +68,9 @@ def _expression(node: ast.expr, names: Mapping[str, sympy.Expr]) -> sympy.Expr:
                 return sympy.sympify(value)
             case ast.Name(id=name):
                 return names.get(name) or _NAMES.get(name) or sympy.Symbol(name)
-            case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _FUNCTIONS:
+            case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if (
+                name in _FUNCTIONS
+            ):
                 return _FUNCTIONS[name](_expression(argument, names))
         raise ValueError(f"{type(node).__name__} is not allowed in an expression")
 
@@ -76,15 +81,23 @@ def _power(base: sympy.Expr, exponent: sympy.Expr) -> sympy.Expr:
     if exponent.is_number:
         if not exponent.is_Rational or abs(exponent) > _MAX_EXPONENT:
             raise ValueError("an exponent is a number of moderate size")
-        if base.is_Rational and abs(exponent) * max(base.p.bit_length(), base.q.bit_length()) > _MAX_BITS:
+        if (
+            base.is_Rational
+            and abs(exponent) * max(base.p.bit_length(), base.q.bit_length()) > _MAX_BITS
+        ):
             raise ValueError("a power is too large")
     return base**exponent
 
 
 _OPERATORS: dict[type, Callable] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv, ast.Pow: _power,
-    ast.USub: operator.neg, ast.UAdd: operator.pos,
-}  # fmt: skip
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: _power,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
 
 
 def integer_value(text: str) -> int:
@@ -105,10 +118,19 @@ def _shift(value: int, places: int) -> int:
 
 
 _INTEGER_OPERATORS: dict[type, Callable] = {
-    ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor, ast.Invert: operator.invert,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Add: operator.add, ast.Sub: operator.sub,
-    ast.Mult: operator.mul, ast.USub: operator.neg, ast.LShift: _shift, ast.RShift: operator.rshift,
-}  # fmt: skip
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+    ast.Invert: operator.invert,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.USub: operator.neg,
+    ast.LShift: _shift,
+    ast.RShift: operator.rshift,
+}
 
 
 def literal(text: str) -> object:

@@ -27,7 +27,9 @@ _AMOUNT = re.compile(
 _PAIR = re.compile(rf"\(?\s*{_REAL}\s*,\s*{_REAL}\s*\)?")
 _ARITHMETIC = re.compile(r"[0-9+\-*/() ]{1,400}")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-_TOKEN = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:e[-+]?\d+)?|[^\W\d]+|[^\s\w\[\]{}(),;:.'\"`°]")
+_TOKEN = re.compile(
+    r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:e[-+]?\d+)?|[^\W\d]+|[^\s\w\[\]{}(),;:.'\"`°]"
+)
 _CUBE_MOVE = re.compile(r"[A-Za-z]{1,3}['\u2019]?\d?['\u2019]?")
 _CLOCK = re.compile(r"(?:-?\d+ days?, )?\d{1,2}:[0-5]\d(?::[0-5]\d(?:\.\d{1,6})?)?")
 _NO_ROOTS = re.compile(r"(?i)\[\]|none|no (?:real )?(?:solutions?|roots?)")
@@ -56,7 +58,15 @@ def passes(name: str, answer: str, entry: dict) -> bool:
         return True
     try:
         return guard(answer.strip(), entry)
-    except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, InvalidOperation, RecursionError):
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        ArithmeticError,
+        InvalidOperation,
+        RecursionError,
+    ):
         return False  # not of the form
 
 
@@ -70,7 +80,9 @@ def _one_number(answer: str, entry: dict) -> bool:
     found = _AMOUNT.fullmatch(answer.strip("*` ").removeprefix("$").removesuffix("$").strip())
     if found is None or phrases("units")["no_unit"].search(found["unit"].casefold()):
         return False
-    return Decimal(found["number"].replace(",", "")) == Decimal(str(entry["answer"]).replace(",", ""))
+    return Decimal(found["number"].replace(",", "")) == Decimal(
+        str(entry["answer"]).replace(",", "")
+    )
 
 
 def _same_tokens(answer: str, entry: dict, *, to_last_decimal: bool = False) -> bool:
@@ -90,7 +102,11 @@ def _same_token(token: str, wanted: str, to_last_decimal: bool) -> bool:
     except InvalidOperation:
         return token == wanted
     places = b.as_tuple().exponent
-    unit = Decimal(1).scaleb(places) if to_last_decimal and isinstance(places, int) and places < 0 else 0
+    unit = (
+        Decimal(1).scaleb(places)
+        if to_last_decimal and isinstance(places, int) and places < 0
+        else 0
+    )
     return abs(a - b) <= max(unit, FLOAT_ERROR * abs(b))
 
 
@@ -115,7 +131,11 @@ def _known_words(answer: str, entry: dict) -> bool:
     if not re.fullmatch(r"[\w\s,.;:'’\n]*", answer):
         return False
     words, own = (
-        [word for word in re.findall(r"\w+", text.casefold()) if word not in ("a", "an", "and", "is")]
+        [
+            word
+            for word in re.findall(r"\w+", text.casefold())
+            if word not in ("a", "an", "and", "is")
+        ]
         for text in (answer, entry["answer"])
     )
     return Counter(words) == Counter(own)
@@ -141,7 +161,8 @@ _GUARDS: dict[str, Callable[[str, dict], bool]] = {
         _same_tokens,
     ),
     **dict.fromkeys(
-        "advanced_geometry decimal_arithmetic pool_matrix".split(), partial(_same_tokens, to_last_decimal=True)
+        "advanced_geometry decimal_arithmetic pool_matrix".split(),
+        partial(_same_tokens, to_last_decimal=True),
     ),
     "boxnet": _valid_moves,
     "countdown": _countdown,

@@ -45,7 +45,11 @@ def _base(match: re.Match) -> str:
 def _mixed(match: re.Match) -> str:
     r"""7\text{ and a half} as 7\frac{1}{2}."""
     part = value_in_words(match[1].replace("-", " "))
-    return rf"\frac{{{part.numerator}}}{{{part.denominator}}}\text{{{match[2]}}}" if part and part < 1 else match[0]
+    return (
+        rf"\frac{{{part.numerator}}}{{{part.denominator}}}\text{{{match[2]}}}"
+        if part and part < 1
+        else match[0]
+    )
 
 
 def _said_once(match: re.Match) -> str:
@@ -60,7 +64,9 @@ def _relation(match: re.Match) -> str:
     is_closed = bool(match["closed"] or match["least"] or match["most"])
     if match["name"]:
         return f"{match['name']} {'><'[not is_above]}{'=' * is_closed} {end}"
-    return f"{'(['[is_closed]}{end},\\infty)" if is_above else f"(-\\infty,{end}{')]'[is_closed]}"
+    return (
+        f"{'(['[is_closed]}{end},\\infty)" if is_above else f"(-\\infty,{end}{')]'[is_closed]}"
+    )
 
 
 def _said_amount(match: re.Match) -> str:
@@ -95,7 +101,9 @@ _LEAD = _compiled(r"\s*<TEXT>([^{}]*)\}<GAP>(?:(=)(?!.*=)|[:=])?<GAP>(?=[-+.\d\\
 _SAYS_NOTHING = _compiled("|".join(_TABLE["leads"]["says_nothing"]), flags=re.IGNORECASE)
 _HEDGE = _compiled(rf"\b(?:{_TABLE['leads']['hedges']})\b|n['’]t\b", flags=re.IGNORECASE)
 _PLAIN = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?|[a-zA-Z]+")
-_FONT = re.compile(r"\\(?:boldsymbol|bm|pmb|underline|mathbf|mathit|mathsf|bf)(?![a-zA-Z])\s*\{([^{}]*)\}")
+_FONT = re.compile(
+    r"\\(?:boldsymbol|bm|pmb|underline|mathbf|mathit|mathsf|bf)(?![a-zA-Z])\s*\{([^{}]*)\}"
+)
 _FORMS = {name: _compiled(text) for name, text in _TABLE["forms"].items()}
 _BESIDE = [(_compiled(text), _compiled(other), new) for text, other, new in _TABLE["beside"]]
 UNEVALUATED = _FORMS["unevaluated"]
@@ -104,8 +112,14 @@ _VALUE_OF = re.compile(r"\s*([a-zA-Z])\s*=([^=]*)")
 
 _Y_VALUE = re.compile(r"^\s*y\s*=(?!.*=)")
 _A_LETTER = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])")
-_MEANINGS = {meaning: sign for sign, meanings in _TABLE["words"].items() for meaning in meanings.split(", ")}
-_SAYS_THAT = re.compile(r"^(?:there (?:is|are)|(?:it|(?:the|this) [a-z]+) (?=has |does )(?:has )?) ?")
+_MEANINGS = {
+    meaning: sign
+    for sign, meanings in _TABLE["words"].items()
+    for meaning in meanings.split(", ")
+}
+_SAYS_THAT = re.compile(
+    r"^(?:there (?:is|are)|(?:it|(?:the|this) [a-z]+) (?=has |does )(?:has )?) ?"
+)
 MIN_WRITTEN_OUT = 3  # digits of a period that is written out
 _TUPLE = re.compile(r"\s*(?:\\left)?\((?!\s*\\begin)")
 _IN_DOLLARS = re.compile(r"(?<!\\)\$([^$]+)(?<!\\)\$|\\\((.+?)\\\)")
@@ -118,7 +132,9 @@ def unify(answer: str) -> str:
     if _PLAIN.fullmatch(text):
         return r"\pi" if text == "pi" else text
     if not text.isascii():
-        text = _MATH_LETTERS.sub(lambda match: unicodedata.normalize("NFKC", match[0]), in_ascii_signs(text))
+        text = _MATH_LETTERS.sub(
+            lambda match: unicodedata.normalize("NFKC", match[0]), in_ascii_signs(text)
+        )
         text = text.translate(_UNICODE)
         if (value := value_in_words(text)) is not None:
             return str(value)
@@ -139,7 +155,9 @@ def _without_lead(text: str) -> str:
         return text
     said = lead[1].strip(" \\")
     # in the name of a value, "Area under it = ", such words say nothing of the value, unless they end it
-    hedges = [found for found in _HEDGE.finditer(said) if not lead[2] or found.end() == len(said)]
+    hedges = [
+        found for found in _HEDGE.finditer(said) if not lead[2] or found.end() == len(said)
+    ]
     if hedges or not _SAYS_NOTHING.fullmatch(said + (lead[2] or "")):
         return text
     return text if any(map(_LEAD.match, re.split("[,;]", text)[1:])) else text[lead.end() :]
@@ -160,14 +178,20 @@ def _system(text: str) -> str:
         return text
     said = [row.replace("&", " ") for row in rows[1].split("\\\\") if row.strip()]
     found = [match for row in said if (match := _VALUE_OF.fullmatch(row))]
-    return ", ".join(f"{row[1]}={row[2].strip()}" for row in found) if len(found) == len(said) else text
+    return (
+        ", ".join(f"{row[1]}={row[2].strip()}" for row in found)
+        if len(found) == len(said)
+        else text
+    )
 
 
 def _once(text: str) -> str:
     """Reduce a number that is said twice, "1/2 or 0.5", to one."""
     ways = OR.split(text)
     numbers = [found for way in ways if (found := number(way))] if len(ways) > 1 else []
-    same = len(numbers) == len(ways) > 1 and all(numbers_agree(numbers[0], other) for other in numbers)
+    same = len(numbers) == len(ways) > 1 and all(
+        numbers_agree(numbers[0], other) for other in numbers
+    )
     return ways[0] if same else text
 
 
@@ -186,7 +210,11 @@ def _computed(text: str) -> str:
 def _both_signs(text: str) -> str:
     r"""\frac{-1\pm\sqrt{5}}{2} as a list of two."""
     signs = _PLUS_MINUS.findall(text)
-    if len(signs) != 1 or "," in text and not (text[0] == "(" and len(top_level(text) or "") == 1):
+    if (
+        len(signs) != 1
+        or "," in text
+        and not (text[0] == "(" and len(top_level(text) or "") == 1)
+    ):
         return text
     upper, lower = ("+", "-") if signs[0] == "\\pm" else ("-", "+")
     return f"{_PLUS_MINUS.sub(upper, text)}, {_PLUS_MINUS.sub(lower, text)}"
@@ -202,7 +230,12 @@ def align(answer: str, reference: str) -> tuple[str, str]:
     if answer.isdecimal() and reference.isdecimal():
         return answer, reference
     answer, reference = _beside(answer, reference), _beside(reference, answer)
-    if "\\pi" in reference and "\\pi" not in answer and unit_of(answer) == "degree" and unit_of(reference) is None:
+    if (
+        "\\pi" in reference
+        and "\\pi" not in answer
+        and unit_of(answer) == "degree"
+        and unit_of(reference) is None
+    ):
         reference = rf"{reference}\text{{ radians}}"  # \frac{\pi}{4} for 45^\circ; degrees that are asked for stay
     return in_one_unit(answer, reference)
 
@@ -251,12 +284,20 @@ def _beside(text: str, other: str) -> str:
     if condition(other) == other:
         text = condition(text)
     if (derivative := _FORMS["derivative"].match(text)) and "=" in other:
-        is_derivative = _FORMS["derivative"].match(other) and not re.search(r"''|\^", text + other)
+        is_derivative = _FORMS["derivative"].match(other) and not re.search(
+            r"''|\^", text + other
+        )
         return text[derivative.end() :].strip() if is_derivative else text
     parts = text.split(",")
     values = [match for part in parts if (match := _VALUE_OF.fullmatch(part))]
-    if len(parts) == len(values) == len({value[1] for value in values}) > 1 and _TUPLE.match(other):
-        return "(" + ",".join(value[2].strip() for value in sorted(values, key=lambda value: value[1])) + ")"
+    if len(parts) == len(values) == len({value[1] for value in values}) > 1 and _TUPLE.match(
+        other
+    ):
+        return (
+            "("
+            + ",".join(value[2].strip() for value in sorted(values, key=lambda value: value[1]))
+            + ")"
+        )
     return text
 
 
@@ -268,7 +309,13 @@ def _coordinates(text: str) -> str | None:
     if _FORMS["term"].sub("", text).strip() or not said:
         return None
     values = [said.get(name, "0") for name in ("ijk" if "k" in said else "ij")]
-    return "(" + ",".join({"": "1", "+": "1", "-": "-1"}.get(value, value.lstrip("+")) for value in values) + ")"
+    return (
+        "("
+        + ",".join(
+            {"": "1", "+": "1", "-": "-1"}.get(value, value.lstrip("+")) for value in values
+        )
+        + ")"
+    )
 
 
 def _progression(text: str) -> tuple[int, int, int] | None:
@@ -277,27 +324,46 @@ def _progression(text: str) -> tuple[int, int, int] | None:
         return int(whole[1]), int(whole[1]) + 1, int(whole[2])
     row = _FORMS["progression"].fullmatch(text)
     numbers = list(map(int, row[1].replace(" ", "").rstrip(",").split(","))) if row else []
-    if row is None or any(b - a != numbers[1] - numbers[0] for a, b in zip(numbers, numbers[1:], strict=False)):
+    if row is None or any(
+        b - a != numbers[1] - numbers[0] for a, b in zip(numbers, numbers[1:], strict=False)
+    ):
         return None
     return numbers[0], numbers[1], int(row[2])
 
 
 def _as_period(text: str, other: str) -> str:
     r"""0.1666... against an exact number as 0.1\overline{6}; an irrational may repeat by chance."""
-    found = _FORMS["written_out"].fullmatch(text.strip()) if text.rstrip().endswith(("ldots", "...")) else None
+    found = (
+        _FORMS["written_out"].fullmatch(text.strip())
+        if text.rstrip().endswith(("ldots", "..."))
+        else None
+    )
     exact = number(other) if found else None
     if found is None or exact is None or "." in exact.text and "overline" not in other:
         return text
-    return rf"{found[1]}\overline{{{found[2]}}}" if len(found[2] + found[3]) >= MIN_WRITTEN_OUT else text
+    return (
+        rf"{found[1]}\overline{{{found[2]}}}"
+        if len(found[2] + found[3]) >= MIN_WRITTEN_OUT
+        else text
+    )
 
 
 def _as_column(text: str, other: str) -> str:
     """Write a column as a pair if the other is one; a binomial as a column, which may look alike."""
-    if "{pmatrix}" not in text and "{bmatrix}" not in text and "binom" not in text and "{matrix}" not in text:
+    if (
+        "{pmatrix}" not in text
+        and "{bmatrix}" not in text
+        and "binom" not in text
+        and "{matrix}" not in text
+    ):
         return text
     if (column := _FORMS["column"].fullmatch(text.strip())) and _TUPLE.match(other):
         entries = [entry.strip() for entry in column[1].split("\\\\") if entry.strip()]
-        return "(" + ",".join(entries) + ")" if len(entries) > 1 and "," not in column[1] else text
-    if (two := _FORMS["two_entries"].fullmatch(text.strip())) and _FORMS["column"].fullmatch(other.strip()):
+        return (
+            "(" + ",".join(entries) + ")" if len(entries) > 1 and "," not in column[1] else text
+        )
+    if (two := _FORMS["two_entries"].fullmatch(text.strip())) and _FORMS["column"].fullmatch(
+        other.strip()
+    ):
         return rf"\begin{{pmatrix}}{two[1]}\\{two[2]}\end{{pmatrix}}"
     return text

@@ -20,8 +20,16 @@ def of_kind(item: Item) -> Result:
     values = [kind.read(reference, item.problem) for reference in item.references]
     if not any(value is not None for value in values):
         return "ungraded", "bad_reference", None, None
-    right = any(is_right(kind, v, answer.text, item.problem, exact=answer.exact) for v in values if v is not None)
-    return ("correct", "correct", 1.0, answer.text) if right else ("wrong", "wrong", 0.0, answer.text[:1000])
+    right = any(
+        is_right(kind, v, answer.text, item.problem, exact=answer.exact)
+        for v in values
+        if v is not None
+    )
+    return (
+        ("correct", "correct", 1.0, answer.text)
+        if right
+        else ("wrong", "wrong", 0.0, answer.text[:1000])
+    )
 
 
 def words(item: Item) -> Result:
@@ -38,10 +46,16 @@ def number(item: Item, tolerance: float = 0.01) -> Result:
     answer = final_answer(item.response, truncated=item.truncated, problem=item.problem)
     if answer is None:
         return "wrong", "no_answer", 0.0, None
-    said = comparison.number(unify(answer.text if answer.exact else answer.text.split()[-1].rstrip(".")))
+    said = comparison.number(
+        unify(answer.text if answer.exact else answer.text.split()[-1].rstrip("."))
+    )
     for reference in item.references:
         wanted = comparison.number(unify(reference))
-        if said and wanted and abs(said.value - wanted.value) <= Fraction(str(tolerance)) * abs(wanted.value):
+        if (
+            said
+            and wanted
+            and abs(said.value - wanted.value) <= Fraction(str(tolerance)) * abs(wanted.value)
+        ):
             units = said.unit, wanted.unit
             if None in units or units[0] == units[1] or comparison.numbers_agree(said, wanted):
                 return "correct", "correct", 1.0, answer.text
@@ -49,10 +63,17 @@ def number(item: Item, tolerance: float = 0.01) -> Result:
 
 
 def near(
-    response: str, references: list[str], *, problem: str = "", truncated: bool = False, tolerance: float = 0.01
+    response: str,
+    references: list[str],
+    *,
+    problem: str = "",
+    truncated: bool = False,
+    tolerance: float = 0.01,
 ) -> float | None:
     """Reward function: 1.0 for a number within `tolerance`, relatively, of a reference."""
-    return number(Item("number", response, tuple(references), truncated, None, problem), tolerance)[2]
+    return number(
+        Item("number", response, tuple(references), truncated, None, problem), tolerance
+    )[2]
 
 
 def in_form(response: str) -> float:

@@ -8,13 +8,23 @@ from r3_openrlhf.rewards.answers.number_words import is_number_word
 from r3_openrlhf.rewards.answers.patterns import phrases, table
 
 _TABLES = table("units.toml")
-_SPEEDS, _SYMBOLS, _POWERS, _CURRENCY = map(_TABLES.pop, ("speeds", "symbols", "powers", "currencies"))
-_OTHERS, _COUNTS = {words.split()[0]: words for words in _TABLES.pop("others")}, _TABLES.pop("counts")
+_SPEEDS, _SYMBOLS, _POWERS, _CURRENCY = map(
+    _TABLES.pop, ("speeds", "symbols", "powers", "currencies")
+)
+_OTHERS, _COUNTS = (
+    {words.split()[0]: words for words in _TABLES.pop("others")},
+    _TABLES.pop("counts"),
+)
 # unit -> (kind, how many of the smallest unit of the kind)
-_AMOUNTS = {unit: (kind, size) for kind, units in _TABLES.items() for unit, (size, _) in units.items()}
+_AMOUNTS = {
+    unit: (kind, size) for kind, units in _TABLES.items() for unit, (size, _) in units.items()
+}
 _CM = _AMOUNTS["cm"][1]
 _AMOUNTS |= {f"{unit}^2": ("area", size**2) for unit, (size, _) in _TABLES["length"].items()}
-_AMOUNTS |= {f"{unit}^3": ("volume", Fraction(size, _CM) ** 3) for unit, (size, _) in _TABLES["length"].items()}
+_AMOUNTS |= {
+    f"{unit}^3": ("volume", Fraction(size, _CM) ** 3)
+    for unit, (size, _) in _TABLES["length"].items()
+}
 _UNITS = {
     word: unit
     for units in (*_TABLES.values(), _COUNTS, _OTHERS)
@@ -37,9 +47,8 @@ _PLAIN = re.compile(
     r"(?<=[\d)}])\s*((?:square |cubic |sq\.? |cu\.? )?[a-zA-ZµμΩ]+(?:(?:/| per )[a-zA-Z]+)?|[\u4e00-\u9fff]+|¢|[ap]\.m\.?)"
     r"(\s*\^\s*\{?[23]\}?|[²³])?$"
 )
-_SUM = re.compile(
-    r"[\da-zA-Z)}\]]\s*[-+]|\\[a-zA-Z]*\{[^{}]*[a-zA-Z]"
-)  # "9+4" before t, and what has letters of its own
+# "9+4" before t, and what has letters of its own
+_SUM = re.compile(r"[\da-zA-Z)}\]]\s*[-+]|\\[a-zA-Z]*\{[^{}]*[a-zA-Z]")
 A_RATE = re.compile(
     r"(?:\\(?:text|mathrm)\s*\{\s*)?(?:/|(?<![a-zA-Z])per(?![a-zA-Z]))\s*(?:\\(?:text|mathrm)\s*\{)?\s*([a-zA-Z]+)\s*\}?\s*$"
 )
@@ -56,7 +65,9 @@ _COUNTED = (
     r"(?: squared| cubed| per [a-z]{3,20}(?: squared)?)?"
 )
 _AFTER_IT = r"(?: (?:left|old|tall|long|wide|high|deep|away|apart|each|total|in total|in all|altogether|remaining))?"
-_NOUNS = re.compile(rf"([-+]?\d[\d,]{{0,20}}(?:\.\d{{1,20}})?)\s+({_COUNTED}){_AFTER_IT}", re.IGNORECASE)
+_NOUNS = re.compile(
+    rf"([-+]?\d[\d,]{{0,20}}(?:\.\d{{1,20}})?)\s+({_COUNTED}){_AFTER_IT}", re.IGNORECASE
+)
 _COMMENT = re.compile(r"\\text\s*\{\s*(?:\((?!or\b|not\b)[^(){}]*\)|is the answer)\s*\}$")
 _ONE_LETTER = re.compile(r"(?<![a-zA-Z])[a-zA-Z]$")  # outside of \\text{} also a factor
 _SAYS = phrases("units")
@@ -73,11 +84,19 @@ def split_unit(text: str) -> tuple[str, str | None]:
     if match := _WRAPPED.search(text):
         unit = _known(match[1], match[2])
         words = match[1].replace("~", " ").strip(" .,")
-        if unit is None and words and not (_SAYS["says_little"].fullmatch(words) or _are_counted(words.lower())):
+        if (
+            unit is None
+            and words
+            and not (_SAYS["says_little"].fullmatch(words) or _are_counted(words.lower()))
+        ):
             return text, None
         return text[: match.start()], unit
     if (match := _PLAIN.search(text)) and (unit := _known(match[1], match[2])):
-        if len(match[1]) > 1 or text[match.start() - 1].isdigit() and not _SUM.search(text[: match.start()]):
+        if (
+            len(match[1]) > 1
+            or text[match.start() - 1].isdigit()
+            and not _SUM.search(text[: match.start()])
+        ):
             return text[: match.start()], unit
     if (match := _NOUNS.fullmatch(text)) and _are_counted(match[2].lower()):
         return match[1], _known(match[2], None)
@@ -86,7 +105,9 @@ def split_unit(text: str) -> tuple[str, str | None]:
 
 def _are_counted(words: str) -> bool:
     return _NAMED.fullmatch(words) is not None and not (
-        _SAYS["no_unit"].search(words) or _SAYS["no_noun"].search(words) or any(map(is_number_word, words.split()))
+        _SAYS["no_unit"].search(words)
+        or _SAYS["no_noun"].search(words)
+        or any(map(is_number_word, words.split()))
     )
 
 
@@ -127,7 +148,9 @@ def _apart(text: str) -> tuple[str, str | None]:
     text = text.strip()
     if (loose := _LOOSE.search(text)) and (len(loose["unit"]) > 1 or loose["power"]):
         unit = _known(loose["unit"], loose["power"])
-        return (_SPACE_BEHIND.sub("", text[: loose.start("unit")]), unit) if unit else (text, None)
+        return (
+            (_SPACE_BEHIND.sub("", text[: loose.start("unit")]), unit) if unit else (text, None)
+        )
     rest, unit = split_unit(text)
     return _SPACE_BEHIND.sub("", rest), unit
 
@@ -147,14 +170,19 @@ def conversion(unit: str, other: str) -> Fraction | None:
         return None if factor is None else factor**power
     above, below = unit.split("/"), other.split("/")
     if len(above) == len(below) == 2:
-        top, bottom = (conversion(here, there) for here, there in zip(above, below, strict=True))
+        top, bottom = (
+            conversion(here, there) for here, there in zip(above, below, strict=True)
+        )
         return top / bottom if top and bottom else None
     if {unit.partition("/")[0], other.partition("/")[0]} == {"dollar"}:
         return Fraction(1)  # "$5" for "$5 per hour": a missing rate is forgiven
     return None
 
 
-_KELVIN = {"celsius": (Fraction(1), Fraction("273.15")), "fahrenheit": (Fraction(5, 9), Fraction("459.67") * 5 / 9)}
+_KELVIN = {
+    "celsius": (Fraction(1), Fraction("273.15")),
+    "fahrenheit": (Fraction(5, 9), Fraction("459.67") * 5 / 9),
+}
 
 
 def in_kelvin(value: Fraction, unit: str | None) -> Fraction | None:
@@ -168,9 +196,20 @@ def in_kelvin(value: Fraction, unit: str | None) -> Fraction | None:
 def asked_unit(problem: str, stated: str) -> str | None:
     """Return the unit in which the problem wants a number, where an answer that states another
     means another amount: "dollar" for an answer in cents. Of two that do not convert, either may be."""
-    asked = [unit for words in _SAYS["asked"].findall(problem) if (unit := _known(words.lower(), None))]
+    asked = [
+        unit
+        for words in _SAYS["asked"].findall(problem)
+        if (unit := _known(words.lower(), None))
+    ]
     others = (unit for unit in asked if stated not in asked or conversion(unit, stated))
-    return next((unit for unit in others if unit != stated and not (unit == "degree" and stated in _KELVIN)), None)
+    return next(
+        (
+            unit
+            for unit in others
+            if unit != stated and not (unit == "degree" and stated in _KELVIN)
+        ),
+        None,
+    )
 
 
 def count_of(unit: str | None) -> int | None:
@@ -186,7 +225,13 @@ def _with_power(unit: str) -> tuple[str, int]:
 def _known(words: str, power: str | None) -> str | None:
     """Write a unit's name in one spelling: "m/second" for m/s, m s^{-1}; "/day" for "pages per day"."""
     symbol = words.strip(" ~")
-    if symbol in _SYMBOLS or len(symbol) == 1 and symbol.isascii() and symbol.isupper() and symbol != "L":
+    if (
+        symbol in _SYMBOLS
+        or len(symbol) == 1
+        and symbol.isascii()
+        and symbol.isupper()
+        and symbol != "L"
+    ):
         return _SYMBOLS.get(symbol)
     text = _SEPARATORS.sub(
         " ",
@@ -219,7 +264,11 @@ def _product(words: str, power: str) -> str | None:
             return None
         powers[unit] = powers.get(unit, 0) + int(exponent or 1) * (-1 if slash else 1)
     above, below = (
-        "*".join(f"{unit}^{n * sign}".removesuffix("^1") for unit, n in sorted(powers.items()) if n * sign > 0)
+        "*".join(
+            f"{unit}^{n * sign}".removesuffix("^1")
+            for unit, n in sorted(powers.items())
+            if n * sign > 0
+        )
         for sign in (1, -1)
     )
     return f"{above}/{below}".removesuffix("/") if len(powers) > 1 else None
@@ -227,7 +276,9 @@ def _product(words: str, power: str) -> str | None:
 
 def _raised(unit: str, power: str | None) -> str:
     exponent = re.search(r"-?[123]|[²³]", power or "")
-    return f"{unit}^{ {'²': '2', '³': '3'}.get(exponent[0], exponent[0]) }" if exponent else unit
+    return (
+        f"{unit}^{ {'²': '2', '³': '3'}.get(exponent[0], exponent[0]) }" if exponent else unit
+    )
 
 
 def _with_exponent(text: str, power: str | None) -> str | None:

@@ -36,8 +36,14 @@ Point = dict[str, Any]
 
 
 _ERRORS = (
-    ArithmeticError, ValueError, TypeError, KeyError, AttributeError, NotImplementedError, mpmath.libmp.libhyper.NoConvergence,
-)  # fmt: skip
+    ArithmeticError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    NotImplementedError,
+    mpmath.libmp.libhyper.NoConvergence,
+)
 
 
 class NoValue(Exception):
@@ -111,7 +117,9 @@ def value_at(node: Basic, point: Point) -> Any:
         is_noise = node.is_Add and abs(total) < _NOISE * max(map(abs, values))
         return mp.mpf(0) if is_noise else total
     if isinstance(node, AppliedUndef):  # any function: another number for other arguments
-        return mp.sin(sum(map(ord, node.func.__name__)) + mp.fsum(i * v for i, v in enumerate(values, 2)))
+        return mp.sin(
+            sum(map(ord, node.func.__name__)) + mp.fsum(i * v for i, v in enumerate(values, 2))
+        )
     function = _FUNCTIONS.get(type(node).__name__)
     if function is None:
         raise NoValue
@@ -173,14 +181,20 @@ def _points(a: Basic, b: Basic) -> list[Point]:
     if len(names) > MAX_SYMBOLS:
         return []
     if a.has(*_OF_WHOLE) or b.has(*_OF_WHOLE):
-        values = [[mp.mpf((start + 5 * i) % 9 + 2) for i in range(len(names))] for start in (7, 3, 5, 2)]
+        values = [
+            [mp.mpf((start + 5 * i) % 9 + 2) for i in range(len(names))]
+            for start in (7, 3, 5, 2)
+        ]
     else:
         values = [
             [mp.mpf(_PRIMES[(i + turn) % 8]) / scale for i in range(len(names))]
             for turn, scale in ((0, 71), (3, 17), (5, 31))
         ]
         if not (_has_root(a) or _has_root(b)) or a.has(sympy.Abs) or b.has(sympy.Abs):
-            values += [[-value for value in values[1]], [v * (-1) ** i for i, v in enumerate(values[2])]]
+            values += [
+                [-value for value in values[1]],
+                [v * (-1) ** i for i, v in enumerate(values[2])],
+            ]
     return [dict(zip(names, row, strict=True)) for row in values]
 
 
@@ -189,9 +203,9 @@ _OF_WHOLE = (sympy.factorial, sympy.binomial, sympy.factorial2, sympy.gamma, sym
 
 def _has_root(formula: Basic) -> bool:
     """Tell whether letters are under a root, in a logarithm or in an exponent."""
-    return any(power.free_symbols and not power.exp.is_Integer for power in formula.atoms(sympy.Pow)) or any(
-        logarithm.free_symbols for logarithm in formula.atoms(sympy.log)
-    )
+    return any(
+        power.free_symbols and not power.exp.is_Integer for power in formula.atoms(sympy.Pow)
+    ) or any(logarithm.free_symbols for logarithm in formula.atoms(sympy.log))
 
 
 def _agree(x: Any, y: Any, tolerance: Any = _CLOSE) -> bool:
@@ -223,13 +237,21 @@ def _shape(node: Any) -> Any:
     if not isinstance(node, Basic) or not node.args:
         return str(node)
     parts = [_shape(argument) for argument in node.args]
-    return (type(node).__name__, sorted(parts, key=str) if node.is_Add or node.is_Mul else parts)
+    return (
+        type(node).__name__,
+        sorted(parts, key=str) if node.is_Add or node.is_Mul else parts,
+    )
 
 
 def same(gold: Any, said: Any) -> bool:
     """Tell whether a reading of an answer is a reading of the reference."""
     if isinstance(gold, str) or isinstance(said, str):
-        return isinstance(gold, str) and isinstance(said, str) and bool(gold.strip()) and gold.strip() == said.strip()
+        return (
+            isinstance(gold, str)
+            and isinstance(said, str)
+            and bool(gold.strip())
+            and gold.strip() == said.strip()
+        )
     gold, said = _sides(gold, said)
     if gold in (sympy.nan, sympy.zoo):
         return False
@@ -248,7 +270,11 @@ def same(gold: Any, said: Any) -> bool:
 
 def _without_percent(node: Expr) -> Expr:
     """x of the x% that the parser makes of it."""
-    is_percent = node.is_Mul and len(node.args) == 2 and node.args[1] == sympy.UnevaluatedExpr(_HUNDREDTH)
+    is_percent = (
+        node.is_Mul
+        and len(node.args) == 2
+        and node.args[1] == sympy.UnevaluatedExpr(_HUNDREDTH)
+    )
     return node.args[0] if is_percent else node
 
 
@@ -258,7 +284,9 @@ def _letters(node: Any) -> str:
         return node.name if len(node.name) == 1 else node.name.lower()
     if node == sympy.E:
         return "e"
-    if isinstance(node, sympy.Mul) and all(arg == sympy.E or isinstance(arg, sympy.Symbol) for arg in node.args):
+    if isinstance(node, sympy.Mul) and all(
+        arg == sympy.E or isinstance(arg, sympy.Symbol) for arg in node.args
+    ):
         return "".join("e" if arg == sympy.E else arg.name for arg in node.args).lower()
     return ""
 
@@ -267,20 +295,29 @@ def _links(node: Any) -> list:
     """Relations of a chain such as a = b = c, in the order in which they are written."""
     if not isinstance(node, And):
         return [node]
-    return [link for part in getattr(node, "_unsorted_args", node.args) for link in _links(part)]
+    return [
+        link for part in getattr(node, "_unsorted_args", node.args) for link in _links(part)
+    ]
 
 
 def _sides(gold: Any, said: Any) -> tuple[Any, Any]:
     """Return the values of both, where one says the name of a value and the other does not."""
     chains = _links(gold), _links(said)
-    equations = [bool(chain) and all(isinstance(link, sympy.Eq) for link in chain) for chain in chains]
-    named = [is_one and is_expr_of_only_symbols(chain[0].lhs) for chain, is_one in zip(chains, equations, strict=True)]
+    equations = [
+        bool(chain) and all(isinstance(link, sympy.Eq) for link in chain) for chain in chains
+    ]
+    named = [
+        is_one and is_expr_of_only_symbols(chain[0].lhs)
+        for chain, is_one in zip(chains, equations, strict=True)
+    ]
     if equations[1] and not equations[0]:
         return gold, chains[1][-1].rhs
     if named[0] and not equations[1]:
         return chains[0][-1].rhs, said
     gold, said = (
-        sympy.Eq(chain[0].lhs, chain[-1].rhs, evaluate=False) if name and len(chain) > 1 else node
+        sympy.Eq(chain[0].lhs, chain[-1].rhs, evaluate=False)
+        if name and len(chain) > 1
+        else node
         for node, chain, name in zip((gold, said), chains, named, strict=True)
     )
     return gold, said
@@ -300,7 +337,11 @@ def _same_relation(gold: Any, said: Any) -> bool:
     except TypeError:
         return False
     ratios = _ratios(a, b)
-    if len(ratios) < 2 or not all(_agree(ratio, ratios[0]) for ratio in ratios) or ratios[0] == 0:
+    if (
+        len(ratios) < 2
+        or not all(_agree(ratio, ratios[0]) for ratio in ratios)
+        or ratios[0] == 0
+    ):
         return False
     if type(gold) is type(said) and type(gold) not in _TURNED:
         return True
@@ -324,7 +365,9 @@ def _ratios(a: Expr, b: Expr) -> list:
 
 def _same_parts(gold: Any, said: Any) -> bool:
     """Compare matrices, and lists that the parser reads; parts.py has compared those that are written with commas."""
-    gold, said = (node.doit() if isinstance(node, MatrixExpr) else node for node in (gold, said))
+    gold, said = (
+        node.doit() if isinstance(node, MatrixExpr) else node for node in (gold, said)
+    )
     if isinstance(gold, MatrixBase) and isinstance(said, MatrixBase):
         return gold.shape == said.shape and all(map(same, gold.flat(), said.flat()))
     listed = (sympy.FiniteSet, sympy.Tuple)

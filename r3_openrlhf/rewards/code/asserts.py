@@ -29,7 +29,8 @@ from r3_openrlhf.rewards.code.data import NotPlain, decode, encode
 
 NAME = "solution.py"  # of the program, in its exceptions
 _SPREADS = re.compile(r"allclose|isclose|assert_allclose|assert_array_\w+")
-_PYTEST = Path(__file__).with_name("pytest_stand_in.txt").read_text("utf-8")  # no program can import the package
+# no program can import the package
+_PYTEST = Path(__file__).with_name("pytest_stand_in.txt").read_text("utf-8")
 MAX_MESSAGE_BYTES = 2**27  # both ends have a limit of memory and of time as well
 MAX_SHARED_CHARS = 1000  # of data that both ends go on to share after the call that it was in
 _SHARED = '{"shared": ['
@@ -42,7 +43,8 @@ def _specials(names: str, *, prefixes: Sequence[str] = ("",)) -> frozenset[str]:
 
 _COMPARISONS = _specials("lt le eq ne gt ge")
 _OPERATORS = _specials(
-    "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and xor or", prefixes=("", "r", "i")
+    "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and xor or",
+    prefixes=("", "r", "i"),
 )
 _CHECKS = _specials("instancecheck subclasscheck")
 _OTHERS = _specials(
@@ -53,9 +55,16 @@ _SPECIALS = _COMPARISONS | _OPERATORS | _CHECKS | _OTHERS
 # with these an object that is no data could pass for a value that it does not have
 _CLAIMS = _specials("len contains")
 _READABLE = _specials("name qualname doc module annotations")
-_OF_PROGRAM = _READABLE | _specials("cause code defaults func mro bases abstractmethods wrapped")
+_OF_PROGRAM = _READABLE | _specials(
+    "cause code defaults func mro bases abstractmethods wrapped"
+)
 # what an object may say that it is: nothing that has a value
-_KINDS = {"type": type, "function": types.FunctionType, "method": types.MethodType, "generator": types.GeneratorType}
+_KINDS = {
+    "type": type,
+    "function": types.FunctionType,
+    "method": types.MethodType,
+    "generator": types.GeneratorType,
+}
 # of the tests' objects: modules and frames lead anywhere, the others have nothing but a call or the next item
 _HIDDEN = (types.ModuleType, types.FrameType, types.CodeType, types.TracebackType)
 _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
@@ -64,7 +73,11 @@ _CLOSED = (*_FUNCTIONS, types.GeneratorType, types.CoroutineType, type)
 
 def failure(error: BaseException) -> tuple[str, str]:
     """Status and detail of an exception: its type and the program's last line in it."""
-    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == NAME]
+    lines = [
+        line
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_filename == NAME
+    ]
     kinds = ((MemoryError, "memory"), (PermissionError, "blocked"))
     status = next((status for kind, status in kinds if isinstance(error, kind)), "error")
     name = str(type(error).__name__)[:80]
@@ -82,15 +95,19 @@ class Peer:
     guards: this is the tests' end.
     """
 
-    def __init__(self, link: int, operations: dict[str, Callable[..., object]], *, guards: bool) -> None:
+    def __init__(
+        self, link: int, operations: dict[str, Callable[..., object]], *, guards: bool
+    ) -> None:
         self._connection = Connection(link)
         self._operations = operations
         self.guards = guards
         self._objects: list[Any] = []
         self._numbers: dict[int, int] = {}
         self._stand_ins: dict[tuple[int, bool], Any] = {}
-        self._shared: dict[int, list[Any]] = {}  # number -> data that both ends have, and its text as both know it
-        self._unused = itertools.count(1 + guards, 2)  # numbers; the other end's are even where these are odd
+        # number -> data that both ends have, and its text as both know it
+        self._shared: dict[int, list[Any]] = {}
+        # numbers; the other end's are even where these are odd
+        self._unused = itertools.count(1 + guards, 2)
         self._lock = threading.RLock()
         self._depth = 0
 
@@ -100,7 +117,12 @@ class Peer:
         Raises:
             BaseException: the type that the other side raised, or a stand-in. ProgramGone."""
         with self._lock, self._exchange():
-            self._send({"ask": operation, "arguments": [self._write(argument) for argument in arguments]})
+            self._send(
+                {
+                    "ask": operation,
+                    "arguments": [self._write(argument) for argument in arguments],
+                }
+            )
             while "ask" in (message := self._receive()):
                 self._answer(message)
             if message["printed"]:
@@ -108,7 +130,8 @@ class Peer:
             if "error" in message:
                 error = self._exception(message)
                 if isinstance(error, StopIteration) and arguments[1:2] != ("__next__",):
-                    raise RuntimeError("it raised StopIteration") from None  # which would end a loop of the test
+                    # which would end a loop of the test
+                    raise RuntimeError("it raised StopIteration") from None
                 raise error
             return self._read(message["value"])
 
@@ -158,8 +181,17 @@ class Peer:
             content = encode([list(error.args), vars(error)], exact=True)
         except NotPlain:  # also where one of them is an object
             content = '[[], {"dict": []}]'
-        cause = self._told(error.__cause__, is_cause=True) if error.__cause__ and not is_cause else None
-        return {"error": self._write(kind), "detail": failure(error)[1], "content": content, "cause": cause}
+        cause = (
+            self._told(error.__cause__, is_cause=True)
+            if error.__cause__ and not is_cause
+            else None
+        )
+        return {
+            "error": self._write(kind),
+            "detail": failure(error)[1],
+            "content": content,
+            "cause": cause,
+        }
 
     def _exception(self, message: dict[str, Any]) -> BaseException:
         kind = self._read(message["error"]) or Exception  # of a module that is not loaded here
@@ -168,7 +200,11 @@ class Peer:
             error: BaseException = kind(*arguments)
             vars(error).update(attributes)
         except Exception:  # a constructor with other arguments
-            error = kind.__new__(kind) if isinstance(kind, type) and issubclass(kind, Exception) else RuntimeError()
+            error = (
+                kind.__new__(kind)
+                if isinstance(kind, type) and issubclass(kind, Exception)
+                else RuntimeError()
+            )
         error = error if isinstance(error, (Exception, SystemExit)) else RuntimeError()
         vars(error)["of_program"] = str(message.get("detail", ""))[:200]
         error.__cause__ = message.get("cause") and self._exception(message["cause"])
@@ -210,11 +246,23 @@ class Peer:
         if id(value) not in self._numbers:
             self._numbers[id(value)] = len(self._objects)
             self._objects.append(value)
-        specials = sorted(name for name in _SPECIALS if getattr(type(value), name, None) is not None)
+        specials = sorted(
+            name for name in _SPECIALS if getattr(type(value), name, None) is not None
+        )
         if isinstance(value, type) and hasattr(value, "__class_getitem__"):
             specials.append("__class_getitem__")
-        base = value.__mro__[1] if isinstance(value, type) and issubclass(value, BaseException) else None
-        name = value.__name__ if base else "type" if isinstance(value, type) else type(value).__name__
+        base = (
+            value.__mro__[1]
+            if isinstance(value, type) and issubclass(value, BaseException)
+            else None
+        )
+        name = (
+            value.__name__
+            if base
+            else "type"
+            if isinstance(value, type)
+            else type(value).__name__
+        )
         return ["mine", self._numbers[id(value)], str(name), specials, base]
 
     def _object(self, description: Any) -> Any:
@@ -228,7 +276,9 @@ class Peer:
             if isinstance(base, type) and issubclass(base, BaseException):
                 self._stand_ins[number, False] = type(name, (base,), {"_Stub__number": number})
             else:
-                self._stand_ins[number, False] = _stub_class(name, tuple(specials), self.guards)(self, number, known)
+                self._stand_ins[number, False] = _stub_class(
+                    name, tuple(specials), self.guards
+                )(self, number, known)
         return self._stand_ins[number, False]
 
     def named(self, name: str) -> Any:
@@ -246,7 +296,9 @@ class Peer:
         """Return the same object for a test that made it: its operators get the test's values."""
         name, specials, _ = known = stub._Stub__known
         key = stub._Stub__number, True
-        return self._stand_ins.setdefault(key, _stub_class(name, tuple(specials), False)(self, key[0], known))
+        return self._stand_ins.setdefault(
+            key, _stub_class(name, tuple(specials), False)(self, key[0], known)
+        )
 
     def _send(self, message: dict[str, Any]) -> None:
         changes = message["changes"] = list[Any]()
@@ -290,7 +342,9 @@ def _replace(argument: Any, changed: Any) -> None:
                 argument[place] = new
     elif isinstance(argument, (dict, set, collections.deque)):
         argument.clear()
-        (argument.extend if isinstance(argument, collections.deque) else argument.update)(changed)
+        (argument.extend if isinstance(argument, collections.deque) else argument.update)(
+            changed
+        )
     elif not isinstance(argument, tuple):
         argument[:] = changed
 
@@ -303,7 +357,12 @@ class Stub:
     __all__ = ()  # `import *` takes nothing: a test gets the names that it uses one by one
 
     def __init__(self, peer: Peer, number: int, known: Sequence[Any]) -> None:
-        for name, value in {"peer": peer, "number": number, "known": known, "makes": False}.items():
+        for name, value in {
+            "peer": peer,
+            "number": number,
+            "known": known,
+            "makes": False,
+        }.items():
             object.__setattr__(self, f"_Stub__{name}", value)
 
     def __getattr__(self, name: str) -> Any:
@@ -330,17 +389,24 @@ def _stub_class(name: str, specials: tuple[str, ...], guards: bool) -> Any:
 
     guards: an object that is no data is given no value of a test, and has no length."""
     kept = _SPECIALS.intersection(specials) - (_CLAIMS if guards else frozenset())
-    if "__instancecheck__" in specials:  # of a class that a test names the length counts, as that of Enum's
+    # of a class that a test names the length counts, as that of Enum's
+    if "__instancecheck__" in specials:
         kept |= {"__len__"}.intersection(specials)
     methods: dict[str, Any] = {special: _forwarded(special, guards) for special in kept}
     if "__class_getitem__" in specials:
         methods["__getitem__"] = lambda self, _: self
     methods.setdefault("__hash__", Stub.__hash__)
-    methods["__doc__"] = property(lambda self: self._Stub__peer.ask("attribute", self, "__doc__"))
+    methods["__doc__"] = property(
+        lambda self: self._Stub__peer.ask("attribute", self, "__doc__")
+    )
     if name != "module":  # which may be large
-        methods["__dict__"] = property(lambda self: self._Stub__peer.ask("attribute", self, "__dict__"))
+        methods["__dict__"] = property(
+            lambda self: self._Stub__peer.ask("attribute", self, "__dict__")
+        )
     methods["__slots__"] = ()
-    methods["__dir__"] = lambda self: self._Stub__peer.ask("apply", "builtins", "dir", [self], {})
+    methods["__dir__"] = lambda self: self._Stub__peer.ask(
+        "apply", "builtins", "dir", [self], {}
+    )
     if kind := _KINDS.get(name):
         methods["__class__"] = property(lambda _: kind)
     return type(name, (Stub,), methods)
@@ -349,7 +415,10 @@ def _stub_class(name: str, specials: tuple[str, ...], guards: bool) -> Any:
 def _forwarded(special: str, guards: bool) -> Any:
     def method(self: Any, *arguments: Any, **keywords: Any) -> Any:
         peer = self._Stub__peer
-        arguments = tuple(None if isinstance(given, types.TracebackType) else given for given in arguments)  # `with`
+        # `with`
+        arguments = tuple(
+            None if isinstance(given, types.TracebackType) else given for given in arguments
+        )
         shows_none = special in _COMPARISONS or guards and special in _OPERATORS
         if peer.guards and not all(isinstance(argument, Stub) for argument in arguments):
             if shows_none or special in _CHECKS:
@@ -362,9 +431,16 @@ def _forwarded(special: str, guards: bool) -> Any:
             result = peer.ask("call", self, tuple(keywords), *keywords.values(), *arguments)
         else:
             result = peer.ask("special", self, special, *arguments)
-        if special in ("__enter__", "__iter__") and getattr(result, "_Stub__number", None) == self._Stub__number:
+        if (
+            special in ("__enter__", "__iter__")
+            and getattr(result, "_Stub__number", None) == self._Stub__number
+        ):
             return self  # the same object, which the test may ask for
-        return peer.trusted(result) if makes and peer.guards and isinstance(result, Stub) else result
+        return (
+            peer.trusted(result)
+            if makes and peer.guards and isinstance(result, Stub)
+            else result
+        )
 
     return method
 
@@ -390,9 +466,13 @@ def _await(awaitable: Any) -> Any:
 
 # What one end does with objects of the other one
 _USES: dict[str, Callable[..., Any]] = {
-    "call": lambda function, names, *given: function(*given[len(names) :], **dict(zip(names, given, strict=False))),
+    "call": lambda function, names, *given: function(
+        *given[len(names) :], **dict(zip(names, given, strict=False))
+    ),
     "special": lambda value, name, *arguments: getattr(type(value), name)(value, *arguments),
-    "attribute": lambda value, name: dict(vars(value)) if name == "__dict__" else getattr(value, name),
+    "attribute": lambda value, name: (
+        dict(vars(value)) if name == "__dict__" else getattr(value, name)
+    ),
     "set attribute": setattr,
     "delete attribute": delattr,
     "await": _await,
@@ -432,13 +512,22 @@ def _apply(module: str, name: str, arguments: Sequence[Any], keywords: dict[str,
 _PARTS: dict[str, Any] = {kind.__name__: kind for kind in (property, classmethod, staticmethod)}
 
 
-def _derive(name: str, bases: Sequence[Any], parts: dict[str, Any], keywords: dict[str, Any]) -> type:
+def _derive(
+    name: str, bases: Sequence[Any], parts: dict[str, Any], keywords: dict[str, Any]
+) -> type:
     """Make the class that a test derives from one of the program. Its functions are the test's."""
 
     def own(value: Any) -> Any:
-        return (lambda *given, **named: value(*given, **named)) if type(value).__name__ == "function" else value
+        return (
+            (lambda *given, **named: value(*given, **named))
+            if type(value).__name__ == "function"
+            else value
+        )
 
-    space = {key: _PARTS.get(kind, lambda part: part)(*map(own, values)) for key, (kind, values) in parts.items()}
+    space = {
+        key: _PARTS.get(kind, lambda part: part)(*map(own, values))
+        for key, (kind, values) in parts.items()
+    }
     return types.new_class(name, tuple(bases), keywords, lambda given: given.update(space))
 
 
@@ -474,7 +563,9 @@ def run_test(link: int, setup: str, test: str, names: Sequence[str]) -> tuple[st
         for name in names:
             with contextlib.suppress(KeyError):  # the test that uses it finds out
                 scope[name] = peer.named(name)
-        sys.modules["solution"] = peer.ask("apply", "importlib", "import_module", ["solution"], {})
+        sys.modules["solution"] = peer.ask(
+            "apply", "importlib", "import_module", ["solution"], {}
+        )
         _share_functions(peer, f"{setup}\n{test}")
         _share_classes(peer, scope)
         _guard_closeness(f"{setup}\n{test}")
@@ -493,7 +584,9 @@ def _guard_closeness(source: str) -> None:
     modules = ["numpy", "numpy.testing"] if "testing" in source else ["numpy"]
     for module in map(importlib.import_module, modules if "numpy" in sys.modules else ()):
         for name in filter(_SPREADS.fullmatch, list(vars(module))):
-            vars(module)[name] = functools.partial(_compare, sys.modules["numpy"].size, vars(module)[name])
+            vars(module)[name] = functools.partial(
+                _compare, sys.modules["numpy"].size, vars(module)[name]
+            )
 
 
 def _compare(size: Callable[[Any], int], compare: Any, *given: Any, **named: Any) -> Any:
@@ -518,7 +611,9 @@ def _share_functions(peer: Peer, source: str) -> None:
     for name, functions in (_OF_OBJECTS | _OF_BOTH).items():
         module = importlib.import_module(name) if name in source else sys.modules.get(name)
         for function in functions.split() if module else ():
-            vars(module)[function] = functools.partial(_shared_call, peer, name, function, vars(module)[function])
+            vars(module)[function] = functools.partial(
+                _shared_call, peer, name, function, vars(module)[function]
+            )
     if "patch" in source:
         _share_patches(peer, importlib.import_module("unittest.mock"))
 
@@ -527,16 +622,24 @@ def _share_patches(peer: Peer, mock: Any) -> None:
     """Let a test patch the program's modules, but for the streams, which are the test's."""
 
     def found(name: str) -> Any:
-        return sys if name == "sys" else peer.ask("apply", "pkgutil", "resolve_name", [name], {})
+        return (
+            sys if name == "sys" else peer.ask("apply", "pkgutil", "resolve_name", [name], {})
+        )
 
     def patch_object(target: Any, *given: Any, **keywords: Any) -> Any:
-        return plain(found(target.__name__) if isinstance(target, types.ModuleType) else target, *given, **keywords)
+        return plain(
+            found(target.__name__) if isinstance(target, types.ModuleType) else target,
+            *given,
+            **keywords,
+        )
 
     mock.pkgutil, plain = types.SimpleNamespace(resolve_name=found), mock.patch.object
     mock.patch.object = patch_object
 
 
-def _shared_call(peer: Peer, module: str, name: str, function: Any, *arguments: Any, **keywords: Any) -> Any:
+def _shared_call(
+    peer: Peer, module: str, name: str, function: Any, *arguments: Any, **keywords: Any
+) -> Any:
     if module in _OF_OBJECTS and not isinstance(arguments and arguments[0], Stub):
         return function(*arguments, **keywords)
     found = peer.ask("apply", module, name, arguments, keywords)
@@ -566,7 +669,9 @@ def _share_classes(peer: Peer, scope: dict[str, Any]) -> None:
             given = frame.f_locals["__class__"], frame.f_locals[frame.f_code.co_varnames[0]]
         if not isinstance(given[0], Stub) and "_Stub__number" not in vars(given[0]):
             return super(*given)
-        return type("super", (), {"__getattribute__": lambda _, name: peer.ask("super", *given, name)})()
+        return type(
+            "super", (), {"__getattribute__": lambda _, name: peer.ask("super", *given, name)}
+        )()
 
     class Type(type):
         def __call__(cls, *given: Any, **keywords: Any) -> Any:
@@ -575,10 +680,13 @@ def _share_classes(peer: Peer, scope: dict[str, Any]) -> None:
             if not isinstance(given[0], Stub):
                 return type(given[0])
             kind = peer.ask("apply", "builtins", "type", [given[0]], {})
-            return kind if isinstance(kind, Stub) else None  # an object that is no data has no type of data
+            # an object that is no data has no type of data
+            return kind if isinstance(kind, Stub) else None
 
         def __instancecheck__(cls, value: object) -> bool:
-            return isinstance(value, type) and (cls is scope["type"] or super().__instancecheck__(value))
+            return isinstance(value, type) and (
+                cls is scope["type"] or super().__instancecheck__(value)
+            )
 
     plain_build = builtins.__build_class__
     vars(builtins)["__build_class__"] = build
@@ -591,6 +699,7 @@ def _parts(kind: type) -> dict[str, Any]:
     for name, value in vars(kind).items():
         own = [value.fget, value.fset, value.fdel] if isinstance(value, property) else [value]
         own = [value.__func__] if isinstance(value, (classmethod, staticmethod)) else own
-        if not isinstance(value, types.GetSetDescriptorType):  # every class gets its own `__dict__` and the like
+        # every class gets its own `__dict__` and the like
+        if not isinstance(value, types.GetSetDescriptorType):
             parts[name] = (type(value).__name__, own)
     return parts

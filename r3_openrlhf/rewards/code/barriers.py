@@ -28,7 +28,9 @@ def floor_gap(barriers: Mapping[str, object]) -> str | None:
     if not barriers["seccomp"] and not barriers["namespaces"]:
         open_to.append("the network and other processes (no seccomp, no namespaces)")
     more = "use Linux 5.13 or later on x86-64 or aarch64, or install bubblewrap where users may make namespaces"
-    return f"a program of a model could reach {' and '.join(open_to)}; {more}" if open_to else None
+    return (
+        f"a program of a model could reach {' and '.join(open_to)}; {more}" if open_to else None
+    )
 
 
 def _bubblewrap(more: Sequence[str]) -> list[str]:
@@ -36,13 +38,32 @@ def _bubblewrap(more: Sequence[str]) -> list[str]:
     visible = [*library_paths(), *SYSTEM_PROGRAMS, *more, sys.prefix, sys.base_prefix, package]
     visible += [sys.executable, os.path.realpath(sys.executable)]
     binds: list[str] = []
-    for path in sorted({path for path in visible if os.path.exists(path) and not path.startswith("/dev/")}, key=len):
+    for path in sorted(
+        {path for path in visible if os.path.exists(path) and not path.startswith("/dev/")},
+        key=len,
+    ):
         if not any(path.startswith(f"{bound}/") for bound in binds):
             binds += ["--ro-bind", path, path]
     return [
-        "bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
-        "--proc", "/proc", "--dev", "/dev", *binds, "--size", str(BOX_BYTES), "--tmpfs", _BOX, "--chdir", _BOX, "--",
-    ]  # fmt: skip
+        "bwrap",
+        "--unshare-all",
+        "--die-with-parent",
+        "--new-session",
+        "--cap-drop",
+        "ALL",
+        "--proc",
+        "/proc",
+        "--dev",
+        "/dev",
+        *binds,
+        "--size",
+        str(BOX_BYTES),
+        "--tmpfs",
+        _BOX,
+        "--chdir",
+        _BOX,
+        "--",
+    ]
 
 
 def _unshare(_: Sequence[str]) -> list[str]:
@@ -58,7 +79,9 @@ NAMESPACES: dict[str, tuple[Callable[[Sequence[str]], list[str]], str | None]] =
 }
 
 
-def namespace_command(wanted: str | None = None, *, visible: Sequence[str] = ()) -> tuple[str, list[str], str | None]:
+def namespace_command(
+    wanted: str | None = None, *, visible: Sequence[str] = ()
+) -> tuple[str, list[str], str | None]:
     """Return the first kind of namespaces that works here, or the one that is wanted: its name,
     command and directory.
 
@@ -77,5 +100,7 @@ def _works(name: str) -> bool:
     command = NAMESPACES[name][0](())
     if not command or shutil.which(command[0]) is None:
         return not command
-    done = subprocess.run([*command, sys.executable, "-I", "-S", "-c", ""], capture_output=True, timeout=60)
+    done = subprocess.run(
+        [*command, sys.executable, "-I", "-S", "-c", ""], capture_output=True, timeout=60
+    )
     return done.returncode == 0

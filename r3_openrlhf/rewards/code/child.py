@@ -23,7 +23,14 @@ from typing import Any
 
 from r3_openrlhf.machine.processes.sandbox import Barriers, set_limits
 from r3_openrlhf.rewards.code.asserts import NAME, ProgramGone, failure, run_test, serve_program
-from r3_openrlhf.rewards.code.data import JOB, MAX_INPUT_BYTES, STACK_BYTES, NotPlain, decode, encode
+from r3_openrlhf.rewards.code.data import (
+    JOB,
+    MAX_INPUT_BYTES,
+    STACK_BYTES,
+    NotPlain,
+    decode,
+    encode,
+)
 
 RESULT, LINK = JOB + 1, JOB + 2  # descriptors
 THREAD_STACK_BYTES = 2**23  # the C library would give the main thread's size
@@ -37,7 +44,9 @@ def run(barriers: Barriers, of_compiler: Barriers) -> None:
     with open("/proc/self/statm", encoding="ascii") as sizes:
         loaded = int(sizes.read().split()[0]) * resource.getpagesize()
     set_limits(
-        memory_bytes=2**46 if job["reserves_memory"] else limits["memory_mb"] * 2**20 + STACK_BYTES + loaded,
+        memory_bytes=2**46
+        if job["reserves_memory"]
+        else limits["memory_mb"] * 2**20 + STACK_BYTES + loaded,
         file_bytes=limits["output_bytes"],
         open_files=limits["open_files"],
     )
@@ -72,10 +81,17 @@ def _compile(job: dict[str, Any]) -> None:
     """Write what the compiler makes of the program to standard output."""
     with open(job["file"], "w", encoding="utf-8", errors="surrogatepass") as file:
         file.write(job["program"])
-    command = [word.replace("{file}", job["file"]).replace("{output}", _OUTPUT) for word in job["compile"]]
-    done = subprocess.run(command, env={**os.environ, "TMPDIR": os.getcwd()}, stdin=subprocess.DEVNULL, stdout=2)
+    command = [
+        word.replace("{file}", job["file"]).replace("{output}", _OUTPUT)
+        for word in job["compile"]
+    ]
+    done = subprocess.run(
+        command, env={**os.environ, "TMPDIR": os.getcwd()}, stdin=subprocess.DEVNULL, stdout=2
+    )
     if done.returncode:
-        return report("syntax_error", f"{os.path.basename(command[0])} ended with {done.returncode}")
+        return report(
+            "syntax_error", f"{os.path.basename(command[0])} ended with {done.returncode}"
+        )
     with open(_OUTPUT, "rb") as output:
         os.sendfile(1, output.fileno(), 0, os.fstat(output.fileno()).st_size)
     report("finished")
@@ -104,9 +120,13 @@ def _load(source: str, name: str) -> tuple[types.ModuleType, types.CodeType]:
     sys.modules[name] = module
     sys.argv = sys.orig_argv = [NAME]
     linecache.cache[NAME] = (len(source), None, source.splitlines(keepends=True), NAME)
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # type: ignore[misc]
+    stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)
+    sys.stdin = stdin
+    sys.__stdin__ = stdin  # type: ignore[misc]
     for number, stream in ((1, "stdout"), (2, "stderr")):
-        text = io.TextIOWrapper(open(number, "wb", closefd=False), encoding="utf-8", errors="surrogateescape")
+        text = io.TextIOWrapper(
+            open(number, "wb", closefd=False), encoding="utf-8", errors="surrogateescape"
+        )
         text.mode = "w"  # type: ignore[misc]  # PyRival's FastIO reads it
         setattr(sys, stream, text)
         setattr(sys, f"__{stream}__", text)
@@ -145,7 +165,9 @@ def _function(job: dict[str, Any]) -> None:
     if function is None:
         return report("error", f"there is no function {job['function'][:80]}")
     try:
-        value = encode(function(*decode(job["arguments"], max_bytes=MAX_INPUT_BYTES)), exact=job["exact"])
+        value = encode(
+            function(*decode(job["arguments"], max_bytes=MAX_INPUT_BYTES)), exact=job["exact"]
+        )
     except NotPlain as error:
         report("error", f"it returned {error}")
     except BaseException as error:
@@ -171,8 +193,13 @@ def _imported(job: dict[str, Any]) -> types.ModuleType:
 _USUAL_NAMES: dict[str, object] = {}
 for _module in "operator math bisect heapq functools itertools collections typing".split():
     exec(f"from {_module} import *", _USUAL_NAMES)
-exec("import bisect, collections, functools, heapq, itertools, math, operator, random, re, string", _USUAL_NAMES)
-_USUAL_NAMES = {name: value for name, value in _USUAL_NAMES.items() if not hasattr(builtins, name)}
+exec(
+    "import bisect, collections, functools, heapq, itertools, math, operator, random, re, string",
+    _USUAL_NAMES,
+)
+_USUAL_NAMES = {
+    name: value for name, value in _USUAL_NAMES.items() if not hasattr(builtins, name)
+}
 
 
 def _serve(job: dict[str, Any]) -> None:

@@ -33,7 +33,9 @@ def same_text(expected: str, printed: str) -> bool:
     text = _unified(printed)
     if all(line.strip() for line in wanted):
         text = re.sub(r"\n\s*\n", "\n", text)
-    return text.count("\n") == len(wanted) - 1 and all(map(_same_line, wanted, text.split("\n")))
+    return text.count("\n") == len(wanted) - 1 and all(
+        map(_same_line, wanted, text.split("\n"))
+    )
 
 
 def _unified(text: str) -> str:
@@ -62,7 +64,9 @@ def _same_word(expected: str, printed: str) -> bool:
         return difference == 0 or "." in printed and difference < Decimal(ABSOLUTE)
     digits = len(decimals or "") - 1
     rounded = 1.01 * 10.0**-digits if digits >= ROUNDED_DECIMALS else 0.0
-    return math.isclose(float(expected), float(printed), rel_tol=RELATIVE, abs_tol=max(ABSOLUTE, rounded))
+    return math.isclose(
+        float(expected), float(printed), rel_tol=RELATIVE, abs_tol=max(ABSOLUTE, rounded)
+    )
 
 
 def same_value(expected: Any, returned: str, *, boxed: bool = False) -> bool:
@@ -71,13 +75,21 @@ def same_value(expected: Any, returned: str, *, boxed: bool = False) -> bool:
 
     boxed: `expected` is a list around the value, which counts too.
     """
-    wanted = [expected, *(expected if boxed and isinstance(expected, list) and len(expected) == 1 else [])]
+    wanted = [
+        expected,
+        *(expected if boxed and isinstance(expected, list) and len(expected) == 1 else []),
+    ]
     if len(returned) > MOST_TIMES_LONGER * len(json.dumps(expected)) + MORE_CHARS:
         return False
     try:
         marks = json.loads(returned)
         return any(_same(value, marks) for value in wanted)
-    except (ValueError, TypeError, OverflowError, RecursionError):  # marks that data.encode never makes
+    except (
+        ValueError,
+        TypeError,
+        OverflowError,
+        RecursionError,
+    ):  # marks that data.encode never makes
         return False
 
 
@@ -86,12 +98,18 @@ def _same(expected: Any, returned: Any) -> bool:
     if kind in ("tuple", "int"):
         returned = int(content, 16) if kind == "int" else content
     if isinstance(expected, list):
-        return isinstance(returned, list) and len(expected) == len(returned) and all(map(_same, expected, returned))
+        return (
+            isinstance(returned, list)
+            and len(expected) == len(returned)
+            and all(map(_same, expected, returned))
+        )
     if isinstance(expected, dict):
         if kind != "dict" or len(expected) != len(content):
             return False
         actual = {_key(key): value for key, value in content}
-        return actual.keys() == expected.keys() and all(_same(value, actual[key]) for key, value in expected.items())
+        return actual.keys() == expected.keys() and all(
+            _same(value, actual[key]) for key, value in expected.items()
+        )
     if isinstance(expected, float):
         is_number = isinstance(returned, (int, float)) and not isinstance(returned, bool)
         if not is_number or math.isnan(expected):

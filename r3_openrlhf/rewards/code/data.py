@@ -20,17 +20,34 @@ from typing import Any
 MAX_VALUE_BYTES = 2**23
 MAX_INPUT_BYTES = 2**28  # of a test's arguments, which come from the data
 MAX_DEPTH = 150
-JOB, STACK_BYTES = 40, 2**29  # of a program's process: its first descriptor, and the next for the result and a link
+# of a program's process: its first descriptor, and the next for the result and a link
+JOB, STACK_BYTES = (
+    40,
+    2**29,
+)
 # What is read as NaN is what was written last: in a list the same one is equal to itself
 _CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_VIEWS: tuple[Any, ...] = (collections.deque, range, type({}.keys()), type({}.values()), type({}.items()), Iterator)
+_VIEWS: tuple[Any, ...] = (
+    collections.deque,
+    range,
+    type({}.keys()),
+    type({}.values()),
+    type({}.items()),
+    Iterator,
+)
 
 
 class NotPlain(Exception):
     """A value that is no plain data, or is too large."""
 
 
-def encode(value: object, *, exact: bool = False, of_object: Any = None, max_bytes: int = MAX_VALUE_BYTES) -> str:
+def encode(
+    value: object,
+    *,
+    exact: bool = False,
+    of_object: Any = None,
+    max_bytes: int = MAX_VALUE_BYTES,
+) -> str:
     """Encode a value as text. Subclasses of built-in types are what they are made of.
 
     exact: `deque`, `Decimal`, arrays and others keep their type; else they are lists and floats.
@@ -62,8 +79,12 @@ def _marked(value: Any, depth: int, exact: bool, of_object: Any) -> object:
         if isinstance(value, scalar):
             return write(value)
     for sequence in (list, tuple, set, frozenset, *(() if exact else _VIEWS)):
-        if isinstance(value, sequence):  # by the type's own method: a subclass may have changed its own
-            items = [within(item) for item in (iter(value) if sequence is Iterator else sequence.__iter__(value))]
+        # by the type's own method: a subclass may have changed its own
+        if isinstance(value, sequence):
+            items = [
+                within(item)
+                for item in (iter(value) if sequence is Iterator else sequence.__iter__(value))
+            ]
             return {sequence.__name__: items} if sequence in (tuple, set, frozenset) else items
     if isinstance(value, dict):
         return {"dict": [[within(part) for part in pair] for pair in dict.items(value)]}
@@ -113,7 +134,11 @@ def _parts(value: Any) -> tuple[str, Any] | None:
         return ("type", name) if _type(name) is value else None
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         return "namedtuple", [type(value).__name__, [*value._fields], [*value]]
-    if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and value.dtype.kind in "biufcSU":
+    if (
+        kind.__module__ == "numpy"
+        and kind.__name__ == "ndarray"
+        and value.dtype.kind in "biufcSU"
+    ):
         return "ndarray", [value.dtype.str, value.shape, value.ravel().tolist()]
     if kind is types.MappingProxyType:
         return "dict", [list(pair) for pair in value.items()]
@@ -124,7 +149,12 @@ def _parts(value: Any) -> tuple[str, Any] | None:
     _, arguments, _, items, pairs = (*value.__reduce_ex__(4), None, None, None)[:5]
     if kind is bytearray:
         arguments = [bytes(value)]
-    return "made", [kind.__name__, [*arguments], [*items] if items else [], [*pairs] if pairs else []]
+    return "made", [
+        kind.__name__,
+        [*arguments],
+        [*items] if items else [],
+        [*pairs] if pairs else [],
+    ]
 
 
 def _made(parts: Any) -> Any:
@@ -174,7 +204,9 @@ _READ: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def decode(text: str | bytes, *, of_object: Any = None, max_bytes: int = MAX_VALUE_BYTES) -> Any:
+def decode(
+    text: str | bytes, *, of_object: Any = None, max_bytes: int = MAX_VALUE_BYTES
+) -> Any:
     """Decode what `encode` wrote. Only a process with limits of its own decodes another's text.
 
     Raises:
@@ -183,8 +215,18 @@ def decode(text: str | bytes, *, of_object: Any = None, max_bytes: int = MAX_VAL
     if len(text) > max_bytes:
         raise NotPlain("a value that is too large")
     try:
-        return _value(json.loads(text, parse_constant=_CONSTANTS.__getitem__), _READ | {"object": of_object})
-    except (ValueError, RecursionError, TypeError, KeyError, ArithmeticError, AttributeError) as error:
+        return _value(
+            json.loads(text, parse_constant=_CONSTANTS.__getitem__),
+            _READ | {"object": of_object},
+        )
+    except (
+        ValueError,
+        RecursionError,
+        TypeError,
+        KeyError,
+        ArithmeticError,
+        AttributeError,
+    ) as error:
         raise NotPlain("no plain data") from error
 
 

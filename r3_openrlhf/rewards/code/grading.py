@@ -13,7 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from r3_openrlhf.config.code_tests import CodeTests, read_tests, shared_lines, split_names, with_number_keys
+from r3_openrlhf.config.code_tests import (
+    CodeTests,
+    read_tests,
+    shared_lines,
+    split_names,
+    with_number_keys,
+)
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.rewards.answers.request import Item, Result
 from r3_openrlhf.rewards.code import remote
@@ -35,7 +41,9 @@ Run = Callable[..., Iterable[Outcome]]  # as run_program
 
 def grader(code: Mapping[str, Any]) -> Callable[[Item], Result]:
     """Make the grader with the settings of config.CodeConfig. ConfigError: a language is missing."""
-    limits = Limits(**{name: code[name] for name in ("seconds_per_test", "seconds", "memory_mb")})
+    limits = Limits(
+        **{name: code[name] for name in ("seconds_per_test", "seconds", "memory_mb")}
+    )
     credit = {"by_share": code["credit"] == "share", "threshold": code["threshold"] or 1.0}
     if (url := code["url"]) is not None:
         run: Run = functools.partial(remote.run_program, url)
@@ -43,7 +51,9 @@ def grader(code: Mapping[str, Any]) -> Callable[[Item], Result]:
     languages = {**_SHIPPED, **code["languages"]}
     for path in languages.values():
         LANGUAGES[path]
-    return functools.partial(judge, limits=limits, run=run_program, languages=languages, **credit)
+    return functools.partial(
+        judge, limits=limits, run=run_program, languages=languages, **credit
+    )
 
 
 def judge(
@@ -90,7 +100,11 @@ def judge(
         passed, reason = _graded(program, reference, limits, run, language, by_share, threshold)
     except _NoProcess:
         return "ungraded", "unavailable", None, shown
-    return ("wrong", reason, passed if by_share else 0.0, shown) if reason else ("correct", "correct", 1.0, shown)
+    return (
+        ("wrong", reason, passed if by_share else 0.0, shown)
+        if reason
+        else ("correct", "correct", 1.0, shown)
+    )
 
 
 class _NoProcess(Exception):
@@ -99,13 +113,23 @@ class _NoProcess(Exception):
 
 @functools.lru_cache(maxsize=32)
 def _graded(
-    program: str, reference: str, limits: Limits, run: Run, language: str, by_share: bool, threshold: float
+    program: str,
+    reference: str,
+    limits: Limits,
+    run: Run,
+    language: str,
+    by_share: bool,
+    threshold: float,
 ) -> tuple[float, str]:
     """(share of tests that passed, why the first of the others did not; empty: enough passed). Equal
     programs of a group run once. Raises _NoProcess."""
     tests, pairs = _pairs(reference)
-    again = functools.partial(run, _whole(program, tests.preamble), limits=limits, language=language)
-    needed = next(count for count in range(1, len(pairs) + 1) if count / len(pairs) >= threshold)
+    again = functools.partial(
+        run, _whole(program, tests.preamble), limits=limits, language=language
+    )
+    needed = next(
+        count for count in range(1, len(pairs) + 1) if count / len(pairs) >= threshold
+    )
     passed, failed, reason = 0, 0, ""
     outcomes = zip(again([call for call, _ in pairs]), pairs, strict=False)
     for number, (outcome, (call, expected)) in enumerate(outcomes, 1):
@@ -152,7 +176,9 @@ def _pairs(reference: str) -> tuple[CodeTests, list[tuple[Call, Any]]]:
             (Call(stdin=given.removeprefix("\ufeff")), expected)
             for given, expected in zip(tests.inputs, tests.outputs, strict=True)
         ]
-    arguments = [map(with_number_keys, given) if tests.integer_keys else given for given in tests.inputs]
+    arguments = [
+        map(with_number_keys, given) if tests.integer_keys else given for given in tests.inputs
+    ]
     calls = [Call(function=tests.fn_name, arguments=tuple(given)) for given in arguments]
     return tests, list(zip(calls, tests.outputs, strict=True))
 
@@ -162,7 +188,9 @@ def _asserts(tests: CodeTests) -> list[tuple[Call, Any]]:
     setup, sources = shared_lines(tests)
     names, imports = split_names(tests)
     setup = "\n".join([*imports, setup]).strip()
-    is_plain = all(isinstance(node, (ast.Import, ast.ImportFrom)) for node in ast.parse(setup).body)
+    is_plain = all(
+        isinstance(node, (ast.Import, ast.ImportFrom)) for node in ast.parse(setup).body
+    )
     calls = [Call(test=source, setup=setup, names=tuple(names)) for source in sources]
     return [is_plain and _equation(call) or (call, "true") for call in calls]
 
@@ -170,31 +198,50 @@ def _asserts(tests: CodeTests) -> list[tuple[Call, Any]]:
 def _equation(call: Call) -> tuple[Call, str] | None:
     """Return the call and the encoded literal of `assert f(1) == 2`; None: it is another test."""
     match ast.parse(call.test or "").body:
-        case [ast.Assert(ast.Compare(ast.Call(ast.Name(name), given, []), [ast.Eq()], [right]))] if name in call.names:
+        case [
+            ast.Assert(ast.Compare(ast.Call(ast.Name(name), given, []), [ast.Eq()], [right]))
+        ] if name in call.names:
             with contextlib.suppress(ValueError, TypeError, NotPlain):
                 arguments = tuple(map(ast.literal_eval, given))
-                return replace(call, function=name, arguments=arguments), encode(ast.literal_eval(right), exact=True)
+                return replace(call, function=name, arguments=arguments), encode(
+                    ast.literal_eval(right), exact=True
+                )
     return None
 
 
-def _is_right(tests: CodeTests, call: Call, expected: Any, outcome: Outcome, again: Run, run: Run) -> bool | None:
+def _is_right(
+    tests: CodeTests, call: Call, expected: Any, outcome: Outcome, again: Run, run: Run
+) -> bool | None:
     """Compare what a test is finished with; None: no process for what decides. again: the program."""
     if call.test is not None:
         if outcome.value == expected or call.function is None:
             return bool(outcome.value == expected)
-        (outcome,) = again([replace(call, function=None)])  # 1.0 for 1, an order: by Python itself
+        # 1.0 for 1, an order: by Python itself
+        (outcome,) = again([replace(call, function=None)])
         return None if outcome.status == "unavailable" else outcome.value == "true"
     if call.function is not None:
         return same_value(expected, outcome.value, boxed=tests.boxed_outputs)
     is_same = same_text(expected, outcome.stdout)
-    return is_same if is_same or tests.checker is None else _allowed(tests.checker, call.stdin, expected, outcome, run)
+    return (
+        is_same
+        if is_same or tests.checker is None
+        else _allowed(tests.checker, call.stdin, expected, outcome, run)
+    )
 
 
-def _allowed(checker: str, given: str | None, expected: str, of_program: Outcome, run: Run) -> bool | None:
+def _allowed(
+    checker: str, given: str | None, expected: str, of_program: Outcome, run: Run
+) -> bool | None:
     """Ask the problem's checker, in a process that the program never saw."""
-    files = {"input.txt": given, "correct_output.txt": expected, "solution_output.txt": of_program.stdout}
+    files = {
+        "input.txt": given,
+        "correct_output.txt": expected,
+        "solution_output.txt": of_program.stdout,
+    }
     source = _CHECKER.format(source=checker)
-    (outcome,) = run(source, [Call(stdin=json.dumps(files))], limits=Limits(), language="python")
+    (outcome,) = run(
+        source, [Call(stdin=json.dumps(files))], limits=Limits(), language="python"
+    )
     if outcome.status == "unavailable":
         return None
     return outcome.status == "finished" and outcome.stdout.split()[-1:] == ["1"]

@@ -13,15 +13,21 @@ class Language:
     """A way to run programs of a language; behind the same barriers as Python, as one process that
     may have threads."""
 
-    command: tuple[str, ...] = ()  # program and arguments, `{file}` for the program's file; empty for this Python
+    # program and arguments, `{file}` for the program's file; empty for this Python
+    command: tuple[str, ...] = ()
     # run once before the first test, makes `{output}` of `{file}`; then `{file}` in command is that output
     compile: tuple[str, ...] = ()
     file: str = "solution"  # the name of the program's file
-    paths: tuple[str, ...] = ()  # directories besides /usr that the command reads and starts from
-    packages: tuple[str, ...] = PACKAGES  # importable besides the standard library, where they are installed
+    # directories besides /usr that the command reads and starts from
+    paths: tuple[str, ...] = ()
+    packages: tuple[str, ...] = (
+        PACKAGES  # importable besides the standard library, where they are installed
+    )
     # those that are loaded once, before the first test
     preload: tuple[str, ...] = tuple("array copy queue statistics numpy numpy.random".split())
-    reserves_memory: bool = False  # much more than it uses: only use, looked at from time to time, is limited
+    reserves_memory: bool = (
+        False  # much more than it uses: only use, looked at from time to time, is limited
+    )
 
 
 def _of_user(path: str, found: Any) -> Language:
@@ -35,4 +41,6 @@ CPP = Language(
     command=("./{file}",),
     file="solution.cpp",
 )
-LANGUAGES: OpenTable[Language] = OpenTable("language", {"python": Language(), "cpp": CPP}, of_user=_of_user)
+LANGUAGES: OpenTable[Language] = OpenTable(
+    "language", {"python": Language(), "cpp": CPP}, of_user=_of_user
+)

@@ -26,7 +26,9 @@ def run_program(
 ) -> list[Outcome]:
     """Do as run.run_program. A server that fails, or does not answer: "unavailable" tests."""
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        return list(threads.map(lambda call: _outcome(url, program, call, limits, language), calls))
+        return list(
+            threads.map(lambda call: _outcome(url, program, call, limits, language), calls)
+        )
 
 
 def _outcome(url: str, program: str, call: Call, limits: Limits, language: str) -> Outcome:
@@ -48,16 +50,28 @@ def _outcome(url: str, program: str, call: Call, limits: Limits, language: str) 
         return Outcome(status="unavailable", detail=str(answer.get("message") or "")[:200])
     if not result:
         late = isinstance(compiled, dict) and compiled.get("status") == "TimeLimitExceeded"
-        return Outcome(status="timeout" if late else "syntax_error" if compiled else "unavailable")
+        return Outcome(
+            status="timeout" if late else "syntax_error" if compiled else "unavailable"
+        )
     if result.get("status") == "TimeLimitExceeded":
         return Outcome(status="timeout")
     errors, printed = str(result.get("stderr") or ""), str(result.get("stdout") or "")
     if result.get("status") != "Finished":
         return Outcome(status="unavailable", detail=str(result.get("status"))[:200])
-    if result.get("return_code") != 0 and errors.strip():  # else its own sys.exit, which is no verdict
+    # else its own sys.exit, which is no verdict
+    if result.get("return_code") != 0 and errors.strip():
         last = errors.strip().rpartition("\n")[2]
-        is_syntax = last.startswith(("SyntaxError", "IndentationError", "TabError")) and "Traceback" not in errors
-        status = "syntax_error" if is_syntax else "memory" if last.startswith("MemoryError") else "error"
+        is_syntax = (
+            last.startswith(("SyntaxError", "IndentationError", "TabError"))
+            and "Traceback" not in errors
+        )
+        status = (
+            "syntax_error"
+            if is_syntax
+            else "memory"
+            if last.startswith("MemoryError")
+            else "error"
+        )
         return Outcome(status=status, detail=ascii(last.partition(":")[0])[1:-1][:80])
     if call.function is None:
         return Outcome(status="finished", stdout=printed[: limits.output_bytes])
@@ -75,11 +89,17 @@ def _ask(url: str, body: dict[str, Any], limit_s: float) -> dict[str, Any]:
         if attempt >= len(servers):
             time.sleep(0.2 * 2**attempt)
         address = f"{servers[(start + attempt) % len(servers)].strip().rstrip('/')}/run_code"
-        request = urllib.request.Request(address, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        request = urllib.request.Request(
+            address, json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
         try:
             with urllib.request.urlopen(request, timeout=10 * limit_s + 30) as answer:
                 content = json.loads(answer.read(MAX_ANSWER_BYTES))
-        except (OSError, ValueError, RecursionError) as error:  # URLError and status are OSErrors
+        except (
+            OSError,
+            ValueError,
+            RecursionError,
+        ) as error:  # URLError and status are OSErrors
             content = {"message": f"{type(error).__name__}"}
         if isinstance(content, dict) and content.get("status") in ("Success", "Failed"):
             return content

@@ -61,7 +61,9 @@ class Call:
     (data.py)."""
 
     stdin: str | None = None  # a program's standard input
-    function: str | None = None  # or a function, or a method of `class Solution`, called with arguments
+    function: str | None = (
+        None  # or a function, or a method of `class Solution`, called with arguments
+    )
     arguments: tuple[Any, ...] = ()
     # or Python, in a process of its own, whose calls of the program are forwarded (asserts.py)
     test: str | None = None
@@ -89,7 +91,9 @@ class Outcome:
     # "crashed" (it ended by itself), "unavailable" (no verdict: no process, or none with a processor)
     status: str
     stdout: str = ""
-    value: str = ""  # what the function returned, as data.encode wrote it, or a test's `true` or `false`
+    value: str = (
+        ""  # what the function returned, as data.encode wrote it, or a test's `true` or `false`
+    )
     # type of the exception and line of the program, to be shown, as the program may have written it; nothing of a test
     detail: str = ""
     cpu_s: float = 0.0  # processor time
@@ -102,7 +106,11 @@ _BOOTSTRAP = (
 
 
 def run_program(
-    program: str, calls: Sequence[Call], *, limits: Limits | None = None, language: str = "python"
+    program: str,
+    calls: Sequence[Call],
+    *,
+    limits: Limits | None = None,
+    language: str = "python",
 ) -> Iterator[Outcome]:
     """One outcome per call, in order; each call has processes of its own, which start when its
     outcome is asked for.
@@ -114,7 +122,9 @@ def run_program(
     """
     runner = _runner(language)
     if LANGUAGES[language].command and any(call.stdin is None for call in calls):
-        raise ConfigError("only python has functions and tests to call; give standard input to a program")
+        raise ConfigError(
+            "only python has functions and tests to call; give standard input to a program"
+        )
     return runner.run_program(program, calls, limits=limits or Limits())
 
 
@@ -155,7 +165,9 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
     namespaces: "bubblewrap", "unshare" or "none"; None takes the first of them that works here.
     """
 
-    def __init__(self, language: Language | None = None, *, namespaces: str | None = None) -> None:
+    def __init__(
+        self, language: Language | None = None, *, namespaces: str | None = None
+    ) -> None:
         self._language = language or Language()
         self._wanted = namespaces
         self._zygote: ForkServer | None = None
@@ -183,8 +195,12 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
         package = str(Path(__file__).absolute().parents[3])
         executable = (*self._language.paths, *SYSTEM_PROGRAMS) if self._language.command else ()
         executable += (box,) if self._language.compile else ()
-        arguments = json.dumps([box, owned, name == "unshare", asdict(self._language), executable])
-        self._zygote = ForkServer(_BOOTSTRAP, package, arguments, environment=ENVIRONMENT, command=command)
+        arguments = json.dumps(
+            [box, owned, name == "unshare", asdict(self._language), executable]
+        )
+        self._zygote = ForkServer(
+            _BOOTSTRAP, package, arguments, environment=ENVIRONMENT, command=command
+        )
         try:
             layers = self._zygote.wait_until_ready()["layers"]
         except OSError:
@@ -203,7 +219,9 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
 
     __del__ = close
 
-    def run_program(self, program: str, calls: Sequence[Call], *, limits: Limits) -> Iterator[Outcome]:
+    def run_program(
+        self, program: str, calls: Sequence[Call], *, limits: Limits
+    ) -> Iterator[Outcome]:
         """Do as the function does."""
         left_s = limits.seconds
         if self._language.compile:
@@ -217,18 +235,26 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
                 yield Outcome(status="timeout", detail="the time for all tests was used up")
                 continue
             limit_s = min(limits.seconds_per_test, left_s)
-            outcome, seconds = self._attempt(partial(self._run_call, program, call, limits, limit_s))
+            outcome, seconds = self._attempt(
+                partial(self._run_call, program, call, limits, limit_s)
+            )
             left_s -= limit_s if outcome.status == "timeout" else max(seconds, outcome.cpu_s)
             yield outcome
 
     def _compiled(self, program: str, limits: Limits) -> tuple[Outcome, float]:
         """stdout: the bytes of the program, one a character."""
         limits = replace(limits, seconds_per_test=max(limits.seconds_per_test, COMPILE_S))
-        child = self._fork({"kind": "compile", "program": program}, "", limits, limits.seconds_per_test)
+        child = self._fork(
+            {"kind": "compile", "program": program}, "", limits, limits.seconds_per_test
+        )
         self._watch([child], limits)
-        return self._outcome(child, "compile", limits, encoding="latin-1"), child.clock.seconds()
+        return self._outcome(
+            child, "compile", limits, encoding="latin-1"
+        ), child.clock.seconds()
 
-    def _run_call(self, program: str, call: Call, limits: Limits, limit_s: float) -> tuple[Outcome, float]:
+    def _run_call(
+        self, program: str, call: Call, limits: Limits, limit_s: float
+    ) -> tuple[Outcome, float]:
         if call.test is not None and call.function is None:
             return self._run_test(program, call, limits, limit_s)
         job: dict[str, Any] = {"kind": "program", "program": program}
@@ -238,13 +264,22 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
                 arguments = encode(list(call.arguments), exact=True, max_bytes=MAX_INPUT_BYTES)
             except NotPlain as error:
                 return Outcome(status="unavailable", detail=f"the arguments have {error}"), 0.0
-            job |= {"kind": "function", "function": call.function, "arguments": arguments, "exact": is_of_test}
+            job |= {
+                "kind": "function",
+                "function": call.function,
+                "arguments": arguments,
+                "exact": is_of_test,
+            }
         # what a row calls by name may lack imports, as the editor of its contest has them
-        child = self._fork(job | {"usual_names": not is_of_test}, call.stdin or "", limits, limit_s)
+        child = self._fork(
+            job | {"usual_names": not is_of_test}, call.stdin or "", limits, limit_s
+        )
         self._watch([child], limits)
         return self._outcome(child, job["kind"], limits), child.clock.seconds()
 
-    def _run_test(self, program: str, call: Call, limits: Limits, limit_s: float) -> tuple[Outcome, float]:
+    def _run_test(
+        self, program: str, call: Call, limits: Limits, limit_s: float
+    ) -> tuple[Outcome, float]:
         serve = {"kind": "serve", "program": program, "usual_names": False}
         test = {"kind": "tests", "setup": call.setup, "test": call.test, "names": call.names}
         ours, theirs = socket.socketpair()
@@ -252,8 +287,14 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
             served = self._fork(serve, "", limits, limit_s, theirs.fileno())
             tests = self._fork(test, "", limits, limit_s, ours.fileno())
         self._watch([tests, served], limits)
-        of_test, of_program = self._outcome(tests, "tests", limits), self._outcome(served, "serve", limits)
-        ended_it = of_test.status != "finished" and of_program.status not in ("over", "finished")
+        of_test, of_program = (
+            self._outcome(tests, "tests", limits),
+            self._outcome(served, "serve", limits),
+        )
+        ended_it = of_test.status != "finished" and of_program.status not in (
+            "over",
+            "finished",
+        )
         decisive = of_program if ended_it else of_test
         cpu_s = decisive.cpu_s + of_program.cpu_s
         return replace(decisive, stdout="", cpu_s=cpu_s), tests.clock.seconds()
@@ -284,7 +325,12 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
         return descriptor
 
     def _fork(
-        self, job: dict[str, Any], stdin: str, limits: Limits, limit_s: float, link: int | None = None
+        self,
+        job: dict[str, Any],
+        stdin: str,
+        limits: Limits,
+        limit_s: float,
+        link: int | None = None,
     ) -> _Child:
         assert self._zygote is not None
         job = {**asdict(self._language), **job, "limits": asdict(limits)}
@@ -329,7 +375,11 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
             schedule = Path(f"/proc/{pid}/schedstat")  # which some kernels do not have
             ran_s = int(schedule.read_text().split()[0]) / 1e9 if schedule.exists() else 0.0
             status = Path(f"/proc/{pid}/status").read_text()
-            numbers = {line.split(":")[0]: line.split()[1] for line in status.splitlines() if len(line.split()) > 1}
+            numbers = {
+                line.split(":")[0]: line.split()[1]
+                for line in status.splitlines()
+                if len(line.split()) > 1
+            }
             if int(numbers.get("Threads", 0)) > limits.threads:
                 why = "blocked"
             if int(numbers.get("VmRSS", 0)) > limits.memory_mb * 1024:
@@ -346,11 +396,15 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
         if why:
             child.end(why)
 
-    def _outcome(self, child: _Child, kind: str, limits: Limits, encoding: str = "utf-8") -> Outcome:
+    def _outcome(
+        self, child: _Child, kind: str, limits: Limits, encoding: str = "utf-8"
+    ) -> Outcome:
         assert child.ended is not None
         cpu_s = round(child.ended["cpu_s"], 6)
         stdout_bytes = os.fstat(child.files["stdout"]).st_size
-        stdout = os.pread(child.files["stdout"], limits.output_bytes, 0).decode(encoding, "replace")
+        stdout = os.pread(child.files["stdout"], limits.output_bytes, 0).decode(
+            encoding, "replace"
+        )
         code = os.waitstatus_to_exitcode(child.ended["status"])
         # it may have ended by itself just before it was to be killed
         status, detail, value = child.killed if code == -signal.SIGKILL else "", "", ""
@@ -361,7 +415,9 @@ class Runner(contextlib.AbstractContextManager["Runner"]):
             status = "timeout" if cpu_s >= limits.seconds_per_test else "unavailable"
         if not status and code < 0:
             status = "crashed"
-            detail = next((known.name for known in signal.Signals if known == -code), f"signal {-code}")
+            detail = next(
+                (known.name for known in signal.Signals if known == -code), f"signal {-code}"
+            )
         if not status:
             status, detail, value = _said(child.files["result"], kind, code)
         return Outcome(status=status, stdout=stdout, value=value, detail=detail, cpu_s=cpu_s)
@@ -381,7 +437,11 @@ def _said(result: int, kind: str, code: int) -> tuple[str, str, str]:
             raise ValueError(status)
     except (ValueError, TypeError, RecursionError):
         return "crashed", "its result is no plain data", ""
-    return status, ascii(detail)[1:-1][:MAX_DETAIL_CHARS], value if status == "finished" and kind != "program" else ""
+    return (
+        status,
+        ascii(detail)[1:-1][:MAX_DETAIL_CHARS],
+        value if status == "finished" and kind != "program" else "",
+    )
 
 
 def _box_bytes(box: str) -> int:

@@ -33,7 +33,9 @@ BOX_BYTES, MAX_BOX_FILES = 2**28, 1024
 _HIGH = 64  # descriptors on the way to their places
 
 
-def main(box: str, owned: bool, mounts: bool, language: dict[str, Any], executable: Sequence[str]) -> None:
+def main(
+    box: str, owned: bool, mounts: bool, language: dict[str, Any], executable: Sequence[str]
+) -> None:
     """Serve until the owner closes its end of standard input.
 
     Args:
@@ -50,8 +52,11 @@ def main(box: str, owned: bool, mounts: bool, language: dict[str, Any], executab
                 importlib.import_module(name)
         if not language["command"]:
             _threads_for_processes()
-        package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-        sys.path[:] = [path for path in sys.path if path != package]  # no program imports this package
+        package = os.path.dirname(
+            os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        )
+        # no program imports this package
+        sys.path[:] = [path for path in sys.path if path != package]
         _hide_others(language["packages"])
         if mounts:
             _mount(box)
@@ -88,11 +93,17 @@ def _threads_for_processes() -> None:
     standard library's multiprocessing.dummy does: a program has one process."""
     threads = {name: getattr(dummy, name) for name in (*dummy.__all__, "Array", "Value")}
     vars(multiprocessing).update(threads)
-    for name, kind in itertools.product(threads, (context.BaseContext, *context.BaseContext.__subclasses__())):
+    for name, kind in itertools.product(
+        threads, (context.BaseContext, *context.BaseContext.__subclasses__())
+    ):
         setattr(kind, name, staticmethod(threads[name]))
 
     def executor(
-        max_workers: int | None = None, *_: Any, initializer: Any = None, initargs: Any = (), **__: Any
+        max_workers: int | None = None,
+        *_: Any,
+        initializer: Any = None,
+        initargs: Any = (),
+        **__: Any,
     ) -> Any:
         return futures.ThreadPoolExecutor(max_workers, "", initializer, initargs)
 
@@ -105,13 +116,19 @@ def _hide_others(packages: Sequence[str]) -> None:
     for finder in map(sys.path_importer_cache.get, installed_paths()):
         if isinstance(finder, FileFinder):
             known = vars(finder)
-            known["_path_cache"] = {name for name in known["_path_cache"] if name.partition(".")[0] in packages}
+            known["_path_cache"] = {
+                name for name in known["_path_cache"] if name.partition(".")[0] in packages
+            }
 
 
 def _mount(box: str) -> None:
     """Also files that no directory counts any more are of its size. OSError: it cannot be mounted."""
     options = f"size={BOX_BYTES},nr_inodes={MAX_BOX_FILES}".encode()
-    if ctypes.CDLL(None, use_errno=True).mount(b"tmpfs", box.encode(), b"tmpfs", 6, options) != 0:  # NOSUID, NODEV
+    # NOSUID, NODEV
+    if (
+        ctypes.CDLL(None, use_errno=True).mount(b"tmpfs", box.encode(), b"tmpfs", 6, options)
+        != 0
+    ):
         raise OSError(ctypes.get_errno(), "no file system for programs can be mounted")
 
 
@@ -126,7 +143,9 @@ def _empty(box: str) -> None:
 
 def _settle(descriptors: Sequence[int]) -> None:
     """Put them where the child expects them, standard error aside, which goes nowhere."""
-    stdin, stdout, *others = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH) for descriptor in descriptors]
+    stdin, stdout, *others = [
+        fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH) for descriptor in descriptors
+    ]
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for number, descriptor in enumerate((stdin, stdout, nowhere)):
         os.dup2(descriptor, number)

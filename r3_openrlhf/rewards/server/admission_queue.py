@@ -20,7 +20,8 @@ class Busy(Exception):
     """Nothing more can be accepted now."""
 
 
-Question = tuple[GradeRequest, msgspec.Raw]  # an item, and its bytes, which are made away from the event loop
+# an item, and its bytes, which are made away from the event loop
+Question = tuple[GradeRequest, msgspec.Raw]
 
 
 class AdmissionQueue:
@@ -28,7 +29,9 @@ class AdmissionQueue:
 
     def __init__(self, settings: ServerSettings) -> None:
         self.pools = GradingPools(
-            num_workers=settings.reward.num_workers, timeout_s=settings.reward.timeout_s, code=settings.reward.code
+            num_workers=settings.reward.num_workers,
+            timeout_s=settings.reward.timeout_s,
+            code=settings.reward.code,
         )
         self._most = (settings.max_pending_items, settings.max_pending_mb * 2**20)
         self.num_items = self._num_bytes = 0  # accepted and not yet answered
@@ -42,7 +45,10 @@ class AdmissionQueue:
 
         When this is cancelled, what has not been begun is not begun any more.
         """
-        num_items, num_bytes = len(questions), sum(len(memoryview(item)) for _, item in questions)
+        num_items, num_bytes = (
+            len(questions),
+            sum(len(memoryview(item)) for _, item in questions),
+        )
         sums = (self.num_items + num_items, self._num_bytes + num_bytes)
         if self.num_items and (sums[0] > self._most[0] or sums[1] > self._most[1]):
             raise Busy
@@ -56,7 +62,10 @@ class AdmissionQueue:
             for job in jobs:
                 job.cancel()
         pairs = zip(questions, outcomes, strict=True)
-        return [grade_of(outcome, request.num_tokens, self._reward) for (request, _), outcome in pairs]
+        return [
+            grade_of(outcome, request.num_tokens, self._reward)
+            for (request, _), outcome in pairs
+        ]
 
     def _begin(self, task: str, item: msgspec.Raw) -> Future[Outcome]:
         job = self.pools.submit(task, item)
@@ -74,7 +83,11 @@ class AdmissionQueue:
             return None
         if self._probe is None or self._probe.done():
             request = GradeRequest(
-                response=r"\boxed{1}", references=("1",), task=self._task, num_tokens=1, truncated=False
+                response=r"\boxed{1}",
+                references=("1",),
+                task=self._task,
+                num_tokens=1,
+                truncated=False,
             )
             self._probe = self._begin(self._task, encode_request(request))
         seconds = PROBE_S if self._answered_at > 0 else START_TIMEOUT_S  # or still importing
@@ -82,7 +95,11 @@ class AdmissionQueue:
         if not done:
             return f"no answer in {seconds:.0f} s"
         outcome = self._probe.result()
-        return outcome.reason if outcome.reason in ("crashed", "unavailable", "timeout", "closed") else None
+        return (
+            outcome.reason
+            if outcome.reason in ("crashed", "unavailable", "timeout", "closed")
+            else None
+        )
 
     def close(self) -> None:
         """End the grading processes. What still waits is answered `ungraded: closed`."""

@@ -33,7 +33,9 @@ def create_app(settings: ServerSettings) -> Starlette:
     async def grade(request: Request) -> Response:
         """Grade a batch of responses; one answer when all of them have a grade."""
         task, timeout_s = settings.task, settings.read_timeout_s
-        questions = await read_body(request, own_task=task, max_bytes=max_body_bytes, timeout_s=timeout_s)
+        questions = await read_body(
+            request, own_task=task, max_bytes=max_body_bytes, timeout_s=timeout_s
+        )
         return _json({"results": await request.app.state.queue.grade(questions)})
 
     async def health(request: Request) -> Response:
@@ -43,7 +45,9 @@ def create_app(settings: ServerSettings) -> Starlette:
         """Tell whether a grading process has answered a probe."""
         why = await request.app.state.queue.why_not_ready()
         if why is not None:
-            return _problem(503, f"the grading processes do not answer: {why}", {"Retry-After": "1"})
+            return _problem(
+                503, f"the grading processes do not answer: {why}", {"Retry-After": "1"}
+            )
         return _json({"status": "ready"})
 
     return Starlette(
@@ -55,7 +59,10 @@ def create_app(settings: ServerSettings) -> Starlette:
         lifespan=lifespan,
         middleware=[
             Middleware(
-                _Gate, token=settings.token, max_body_bytes=max_body_bytes, any_host=not is_loopback(settings.host)
+                _Gate,
+                token=settings.token,
+                max_body_bytes=max_body_bytes,
+                any_host=not is_loopback(settings.host),
             )
         ],
         exception_handlers=dict.fromkeys((Busy, Refused, ClientDisconnect), _explain),
@@ -83,7 +90,9 @@ class _Gate:
     """Turns away requests without the token or of a page of another site, and announced bodies too
     large, before reading."""
 
-    def __init__(self, app: ASGIApp, *, token: str | None, max_body_bytes: int, any_host: bool) -> None:
+    def __init__(
+        self, app: ASGIApp, *, token: str | None, max_body_bytes: int, any_host: bool
+    ) -> None:
         self._app = app
         self._token = token
         self._max_body_bytes = max_body_bytes
@@ -103,7 +112,9 @@ class _Gate:
             how = "show the token of this service as 'Authorization: Bearer TOKEN'"
             return _problem(401, how, {"WWW-Authenticate": "Bearer", **_CLOSE})
         declared = headers.get(b"content-length", b"0")
-        if scope["method"] in ("GET", "HEAD") and (declared != b"0" or b"transfer-encoding" in headers):
+        if scope["method"] in ("GET", "HEAD") and (
+            declared != b"0" or b"transfer-encoding" in headers
+        ):
             return _problem(413, "this route takes no body", _CLOSE)
         if not declared.isdigit() or int(declared) > self._max_body_bytes:
             return _problem(413, f"a body has at most {self._max_body_bytes} bytes", _CLOSE)

@@ -50,7 +50,9 @@ class Refused(Exception):
         self.status = status
 
 
-async def read_body(request: Request, *, own_task: str, max_bytes: int, timeout_s: float) -> list[Question]:
+async def read_body(
+    request: Request, *, own_task: str, max_bytes: int, timeout_s: float
+) -> list[Question]:
     """Read the items of a request, as parse_grade_body. Refused; starlette's ClientDisconnect."""
     body = bytearray()
     try:
@@ -61,7 +63,10 @@ async def read_body(request: Request, *, own_task: str, max_bytes: int, timeout_
                     raise Refused(413, f"a body has at most {max_bytes} bytes")
     except TimeoutError:
         raise Refused(408, f"the body did not come within {timeout_s:g} s") from None
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+    if (
+        request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        != "application/json"
+    ):
         # a page in a browser may send other types to a loopback address without asking
         raise Refused(422, "the content type of a body is application/json")
     return await asyncio.to_thread(parse_grade_body, bytes(body), own_task=own_task)
@@ -75,11 +80,17 @@ def parse_grade_body(body: bytes, *, own_task: str) -> list[Question]:
     questions = []
     for i, item in enumerate(_read(body).items):
         if item.task not in TASKS and item.task != own_task:
-            raise Refused(422, f"no such task; known: {', '.join({*TASKS, own_task})} - at `$.items[{i}].task`")
+            raise Refused(
+                422,
+                f"no such task; known: {', '.join({*TASKS, own_task})} - at `$.items[{i}].task`",
+            )
         metadata = bytes(item.metadata)
         if metadata[:1] not in (b"{", b"n"):
             raise Refused(422, f"Expected `object | null` - at `$.items[{i}].metadata`")
-        facts = {"references": tuple(item.references), "metadata": metadata if metadata[:1] == b"{" else None}
+        facts = {
+            "references": tuple(item.references),
+            "metadata": metadata if metadata[:1] == b"{" else None,
+        }
         request = GradeRequest(**msgspec.structs.asdict(item) | facts)
         questions.append((request, encode_request(request)))
     return questions
@@ -91,7 +102,9 @@ def _read(body: bytes) -> GradeBody:
         return _decode(body)
     except msgspec.ValidationError as error:
         reason = str(error) if "`$" in str(error) else f"{error} - at `$`"
-        raise Refused(422, reason.encode("ascii", "replace").decode()[-MAX_REASON_CHARS:]) from error
+        raise Refused(
+            422, reason.encode("ascii", "replace").decode()[-MAX_REASON_CHARS:]
+        ) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Refused(422, f"this is no JSON: {error} - at `$`") from error
     except RecursionError as error:

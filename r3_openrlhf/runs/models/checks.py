@@ -40,7 +40,9 @@ HUB_FILES = (
 _MAYBE = re.compile(rb"auto_map|\\u00")  # JSON can spell the word in escapes
 
 
-def load_tokenizer(model: str, *, trusted: bool = False, data: DataConfig | None = None) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    model: str, *, trusted: bool = False, data: DataConfig | None = None
+) -> PreTrainedTokenizerBase:
     """ConfigError: not loadable, or breaks over a sentence, or the chat template of `data` has no
     end. trusted: model.trust_remote_code."""
     from transformers import AutoTokenizer
@@ -62,15 +64,26 @@ def _check_template(template: str, model: str) -> None:
     """ConfigError: the template, a program of whoever made the model, has no end. In the main thread."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    turns = [{"role": role, "content": "Calculate 5 + 0. " * 100} for role in ("user", "assistant", "user")]
+    turns = [
+        {"role": role, "content": "Calculate 5 + 0. " * 100}
+        for role in ("user", "assistant", "user")
+    ]
     reserved = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     limits = resource.getrlimit(resource.RLIMIT_AS)
     before = signal.signal(signal.SIGALRM, _raise_timeout)
     signal.alarm(SECONDS)
     # without a limit it is -1
-    resource.setrlimit(resource.RLIMIT_AS, (min(reserved + MORE_BYTES, limits[0] % 2**63), limits[1]))
+    resource.setrlimit(
+        resource.RLIMIT_AS, (min(reserved + MORE_BYTES, limits[0] % 2**63), limits[1])
+    )
     try:
-        render_jinja_template([turns], chat_template=template, add_generation_prompt=True, bos_token="", eos_token="")
+        render_jinja_template(
+            [turns],
+            chat_template=template,
+            add_generation_prompt=True,
+            bos_token="",
+            eos_token="",
+        )
     except (TimeoutError, MemoryError) as error:
         raise ConfigError(
             f"the chat template of {model} needs more than {SECONDS} s or {MORE_BYTES // 2**30} GB for one conversation; take "
@@ -114,7 +127,11 @@ def _lacking(directory: Path) -> str | None:
 
 
 def tokenizer_findings(
-    tokenizer: PreTrainedTokenizerBase, model: str, texts: Sequence[str] = (), *, used: Sequence[int] = ()
+    tokenizer: PreTrainedTokenizerBase,
+    model: str,
+    texts: Sequence[str] = (),
+    *,
+    used: Sequence[int] = (),
 ) -> list[Finding]:
     """Check that the tokenizer keeps its input and agrees with its own tokenizer.json.
 
@@ -145,7 +162,10 @@ def template_findings(
     found = []
     known = end_ids(tokenizer, model)
     for end in {end_of_turn(tokenizer, part) for part in data.parts.values()} - known - {None}:
-        ends = ", ".join(repr(tokenizer.convert_ids_to_tokens(one)) for one in sorted(known)) or "none"
+        ends = (
+            ", ".join(repr(tokenizer.convert_ids_to_tokens(one)) for one in sorted(known))
+            or "none"
+        )
         found.append(
             Finding(
                 f"the chat template ends a turn with {quoted(tokenizer.convert_ids_to_tokens(end))}, which is none of the model's end "
@@ -172,7 +192,9 @@ def template_findings(
     mark = opened_thinking(render(tokenizer, data, "1 + 1"))
     if mark:
         found.append(
-            Finding(f"the prompt opens {mark}: a response that never closes it counts as one without an answer")
+            Finding(
+                f"the prompt opens {mark}: a response that never closes it counts as one without an answer"
+            )
         )
     return found
 
@@ -186,7 +208,11 @@ def packing_fault(model_config: Any) -> str | None:
             return f"has layers ({kind}) that carry a state from one token to the next"
     if not hasattr(text, "num_attention_heads"):
         return "has no attention, but a state that goes from one token to the next"
-    return "reads images, whose positions have three dimensions" if hasattr(model_config, "vision_config") else None
+    return (
+        "reads images, whose positions have three dimensions"
+        if hasattr(model_config, "vision_config")
+        else None
+    )
 
 
 def without_packing(config: R3Config, fault: str | None) -> tuple[R3Config, list[str]]:
@@ -210,11 +236,17 @@ def end_ids(tokenizer: PreTrainedTokenizerBase, model: str) -> set[int]:
     ids = {tokenizer.eos_token_id} - {None}
     directory = Path(model)
     generation = directory / "generation_config.json"
-    named = _json(generation if generation.is_file() else directory / "config.json").get("eos_token_id")
-    return ids | {one for one in (named if isinstance(named, list) else [named]) if isinstance(one, int)}
+    named = _json(generation if generation.is_file() else directory / "config.json").get(
+        "eos_token_id"
+    )
+    return ids | {
+        one for one in (named if isinstance(named, list) else [named]) if isinstance(one, int)
+    }
 
 
-def _own_ids(tokenizer: PreTrainedTokenizerBase, model: str, texts: Sequence[str]) -> Iterator[Finding]:
+def _own_ids(
+    tokenizer: PreTrainedTokenizerBase, model: str, texts: Sequence[str]
+) -> Iterator[Finding]:
     file = Path(model) / "tokenizer.json"
     if not file.is_file():
         return
@@ -223,7 +255,11 @@ def _own_ids(tokenizer: PreTrainedTokenizerBase, model: str, texts: Sequence[str
     own = Tokenizer.from_file(str(file))
     # some classes make one letter of a decomposed one, which is the same text
     composed = (unicodedata.normalize("NFC", one) for one in texts)
-    differs = (one for one in composed if _ids(tokenizer, one) != own.encode(one, add_special_tokens=False).ids)
+    differs = (
+        one
+        for one in composed
+        if _ids(tokenizer, one) != own.encode(one, add_special_tokens=False).ids
+    )
     if (text := next(differs, None)) is not None:
         named = str(_json(Path(model) / "tokenizer_config.json").get("tokenizer_class"))[:80]
         sentence = (
@@ -236,13 +272,21 @@ def _own_ids(tokenizer: PreTrainedTokenizerBase, model: str, texts: Sequence[str
 def _round_trip(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[Finding]:
     for text in texts:
         # tokenizers that compose letters (NFC, all of Qwen) give back the same text
-        back, text = (unicodedata.normalize("NFC", one) for one in (tokenizer.decode(_ids(tokenizer, text)), text))
-        if back.split() == text.split() and back.strip().count("\n") == text.strip().count("\n"):
+        back, text = (
+            unicodedata.normalize("NFC", one)
+            for one in (tokenizer.decode(_ids(tokenizer, text)), text)
+        )
+        if back.split() == text.split() and back.strip().count("\n") == text.strip().count(
+            "\n"
+        ):
             continue
         lost = "".join(back.split()) == "".join(text.split())
         what = ": it loses spaces or line breaks" if lost else ""
         sentence = f"the tokenizer of {tokenizer.name_or_path} gives back {_short(back)} for {_short(text)}{what}"
-        yield Finding(f"{sentence}; take the tokenizer that belongs to the model", refuses=lost or text == PROBE)
+        yield Finding(
+            f"{sentence}; take the tokenizer that belongs to the model",
+            refuses=lost or text == PROBE,
+        )
         return
 
 

@@ -22,10 +22,13 @@ from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import is_import_path, load_object
 
 # name -> modules of this package that make the model, the one with build(directory) first
-BUILDERS = {"smollm2": ["smollm2"]} | {name: [name, "pretraining"] for name in ("tiny", "tiny_agent", "tiny_code")}
+BUILDERS = {"smollm2": ["smollm2"]} | {
+    name: [name, "pretraining"] for name in ("tiny", "tiny_agent", "tiny_code")
+}
 BUILDERS["tiny_tools"] = ["tiny_tools", "tiny", "pretraining"]
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-SNAPSHOT = re.compile(r"/snapshots/([0-9a-f]{40})(?:/|\Z)")  # the hub's cache names directories so
+# the hub's cache names directories so
+SNAPSHOT = re.compile(r"/snapshots/([0-9a-f]{40})(?:/|\Z)")
 
 
 def locate_model(path: str, *, cache_dir: Path | None = None) -> str:
@@ -36,19 +39,34 @@ def locate_model(path: str, *, cache_dir: Path | None = None) -> str:
     is not asked. These names are always the built models; a directory of such a name is "./tiny".
     Raises ConfigError for anything else."""
     if sources := _sources_of(path):
-        recipe = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:10]
+        recipe = hashlib.sha256(
+            b"".join(source.read_bytes() for source in sources)
+        ).hexdigest()[:10]
         name = re.sub(r"[^\w.-]", "_", path)
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "r3_openrlhf" / "models"
+        cache = (
+            Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+            / "r3_openrlhf"
+            / "models"
+        )
         return str((cache_dir or cache) / f"{name}-{recipe}")
     directory = Path(path).expanduser()
     if path and directory.is_dir():
         if not (directory / "config.json").is_file():
-            why = adapter_alone(directory) or "has no config.json: it is not a Hugging Face model"
+            why = (
+                adapter_alone(directory) or "has no config.json: it is not a Hugging Face model"
+            )
             raise ConfigError(f"model.path is '{path}', a directory that {why}")
         return str(directory.resolve())
     if _HUB_NAME.fullmatch(path) and not directory.parent.is_dir():
         return path
-    known = [*BUILDERS, *(str(other) for other in directory.parent.glob("*") if (other / "config.json").is_file())]
+    known = [
+        *BUILDERS,
+        *(
+            str(other)
+            for other in directory.parent.glob("*")
+            if (other / "config.json").is_file()
+        ),
+    ]
     near = difflib.get_close_matches(path, known, n=1)
     raise ConfigError(
         f"model.path is '{path}', which does not exist"
@@ -63,7 +81,9 @@ def adapter_alone(directory: Path) -> str | None:
     if not (directory / "adapter_config.json").is_file():
         return None
     try:
-        base = json.loads((directory / "adapter_config.json").read_bytes())["base_model_name_or_path"]
+        base = json.loads((directory / "adapter_config.json").read_bytes())[
+            "base_model_name_or_path"
+        ]
     except (ValueError, TypeError, KeyError):
         base = None
     return (
@@ -72,7 +92,9 @@ def adapter_alone(directory: Path) -> str | None:
     )
 
 
-def resolve_model(path: str, *, cache_dir: Path | None = None, revision: str | None = None) -> str:
+def resolve_model(
+    path: str, *, cache_dir: Path | None = None, revision: str | None = None
+) -> str:
     """`locate_model`, and build the model if it is built here and the cache does not have it yet.
     With a `revision` of the hub: its snapshot's directory in the hub's cache.
 
@@ -82,7 +104,9 @@ def resolve_model(path: str, *, cache_dir: Path | None = None, revision: str | N
     located = locate_model(path, cache_dir=cache_dir)
     if revision is not None:
         if located != path:
-            raise ConfigError(f"model.revision is {quoted(revision)}, and model.path {path} is no name on the hub")
+            raise ConfigError(
+                f"model.revision is {quoted(revision)}, and model.path {path} is no name on the hub"
+            )
         return _snapshot(path, revision)
     if is_built(path) and not Path(located).is_dir():
         own = f"r3_openrlhf.runs.models.{BUILDERS[path][0]}:build" if path in BUILDERS else path
@@ -93,7 +117,9 @@ def resolve_model(path: str, *, cache_dir: Path | None = None, revision: str | N
 def without_weights(path: str, revision: str | None) -> str:
     """Return a directory with the configuration and the tokenizer of a model of the hub, of its cache
     where the hub cannot be asked. ConfigError: neither has them."""
-    directory = _snapshot(path, revision, allow_patterns=["*.json", "*.jinja", "*.model", "*.py", "*.txt"])
+    directory = _snapshot(
+        path, revision, allow_patterns=["*.json", "*.jinja", "*.model", "*.py", "*.txt"]
+    )
     if not Path(directory, "tokenizer_config.json").is_file():
         raise ConfigError(f"the cache of the hub has no tokenizer of {path}")
     return directory
@@ -116,7 +142,11 @@ def keep_commit(file: Path, model: str) -> None:
     ConfigError: the run was started with another one, as a branch of the hub may move."""
     from huggingface_hub import try_to_load_from_cache
 
-    cached = try_to_load_from_cache(model, "config.json") if _HUB_NAME.fullmatch(model) else f"{model}/config.json"
+    cached = (
+        try_to_load_from_cache(model, "config.json")
+        if _HUB_NAME.fullmatch(model)
+        else f"{model}/config.json"
+    )
     commit = SNAPSHOT.search(str(cached))
     if commit is None:
         return
@@ -143,7 +173,9 @@ def _sources_of(path: str) -> list[Path]:
         return []
     module = path.rpartition(":")[0]
     file = module if module.endswith(".py") else f"{module.replace('.', '/')}.py"
-    sources = [source for folder in (".", *sys.path) if (source := Path(folder, file)).is_file()]
+    sources = [
+        source for folder in (".", *sys.path) if (source := Path(folder, file)).is_file()
+    ]
     return [*sources[:1], here.with_name("pretraining.py")] if sources else []
 
 
@@ -151,7 +183,9 @@ def _build(build: Callable[[Path], None], directory: Path) -> None:
     """Build into a temporary sibling and rename it: `directory` appears whole or not at all."""
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{directory.name}-", dir=directory.parent) as scratch:
+        with tempfile.TemporaryDirectory(
+            prefix=f".{directory.name}-", dir=directory.parent
+        ) as scratch:
             unfinished = Path(scratch) / "model"
             unfinished.mkdir()
             build(unfinished)

@@ -51,7 +51,13 @@ class Task:
 
     def build(self, directory: Path) -> None:
         """Train the model and write it with its tokenizer into `directory` (bfloat16, 0.3 MB)."""
-        write(directory, self.train_tokenizer(), self.recipe, self.draw_examples, num_steps=self.num_steps)
+        write(
+            directory,
+            self.train_tokenizer(),
+            self.recipe,
+            self.draw_examples,
+            num_steps=self.num_steps,
+        )
 
     def train_tokenizer(self) -> PreTrainedTokenizerFast:
         """Over the turns of 400 examples and their reflection prompts."""
@@ -60,7 +66,11 @@ class Task:
         rng = random.Random(self.recipe.seed)
         corpus: list[str] = []
         for problem, solution in (self.solve(self.draw(rng), rng) for _ in range(400)):
-            corpus += [f"user\n{problem}", f"assistant\n{solution}", reflection_message(problem, solution)]
+            corpus += [
+                f"user\n{problem}",
+                f"assistant\n{solution}",
+                reflection_message(problem, solution),
+            ]
         return train_tokenizer(corpus, vocab_size=self.recipe.vocab_size)
 
     def draw_examples(self, rng: random.Random) -> list[Example]:
@@ -89,14 +99,19 @@ def write(
     model.to(torch.bfloat16).save_pretrained(directory)
 
 
-def train_tokenizer(corpus: Sequence[str], *, vocab_size: int, lines: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+def train_tokenizer(
+    corpus: Sequence[str], *, vocab_size: int, lines: Sequence[str] = ()
+) -> PreTrainedTokenizerFast:
     """Byte-level BPE of `vocab_size` tokens over `corpus`. Digits and `lines` are tokens."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
     )
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -149,14 +164,20 @@ def train_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         model = Qwen2ForCausalLM(config)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.01
+    )
     rng = random.Random(recipe.seed)
     for step in range(num_steps):
         for group in optimizer.param_groups:
             group["lr"] = (
-                recipe.learning_rate * min(1.0, (step + 1) / recipe.num_warmup_steps) * (1 - step / num_steps)
+                recipe.learning_rate
+                * min(1.0, (step + 1) / recipe.num_warmup_steps)
+                * (1 - step / num_steps)
             )
-        ids_BT, is_solution_BT = (torch.tensor(rows) for rows in encode(tokenizer, draw_examples(rng)))
+        ids_BT, is_solution_BT = (
+            torch.tensor(rows) for rows in encode(tokenizer, draw_examples(rng))
+        )
         hidden_BAH = model.model(ids_BT[:, :-1]).last_hidden_state
         predicts_BA = is_solution_BT[:, 1:]
         loss = cross_entropy(model.lm_head(hidden_BAH[predicts_BA]), ids_BT[:, 1:][predicts_BA])
@@ -173,7 +194,10 @@ def encode(tokenizer: PreTrainedTokenizerFast, examples: Sequence[Example]) -> B
     prompts = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     prompt_ids = tokenizer(prompts)["input_ids"]
     solution_ids = tokenizer([solution + TURN_ENDS for _, solution in examples])["input_ids"]
-    longest = max(len(prompt) + len(solution) for prompt, solution in zip(prompt_ids, solution_ids, strict=True))
+    longest = max(
+        len(prompt) + len(solution)
+        for prompt, solution in zip(prompt_ids, solution_ids, strict=True)
+    )
     ids, is_solution = [], []
     for prompt, solution in zip(prompt_ids, solution_ids, strict=True):
         padding = longest - len(prompt) - len(solution)

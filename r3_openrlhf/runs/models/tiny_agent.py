@@ -44,10 +44,17 @@ def episode_examples(rng: random.Random) -> list[Example]:
     """(user turn, response) of one episode."""
     vault = Vault(rooms=rng.choice(ROOMS), keys=KEYS)
     settings = AgentsConfig(max_turns=MAX_TURNS, memory_turns=MEMORY_TURNS)
-    episode = Episode(vault.reset(rng.randrange(2**31)), task_uid="vault", trajectory_uid="0", settings=settings)
+    episode = Episode(
+        vault.reset(rng.randrange(2**31)),
+        task_uid="vault",
+        trajectory_uid="0",
+        settings=settings,
+    )
     found = []
     while (prompt := episode.next_prompt(count=len, max_tokens=10_000)) is not None:
-        action = right_action(vault) if rng.random() < SKILL else rng.choice(vault.valid_actions)
+        action = (
+            right_action(vault) if rng.random() < SKILL else rng.choice(vault.valid_actions)
+        )
         response = f"<action>{action}</action>"
         found.append((prompt, response))
         episode.advance(vault.step(episode.act(response, truncated=False)))
@@ -65,5 +72,10 @@ def draw_examples(rng: random.Random) -> list[Example]:
 def train_tokenizer() -> PreTrainedTokenizerFast:
     """Over the words of the vault."""
     rng = random.Random(RECIPE.seed)
-    corpus = [f"{role}\n{text}" for _ in range(100) for pair in episode_examples(rng) for role, text in zip(("user", "assistant"), pair, strict=True)]  # fmt: skip
+    corpus = [
+        f"{role}\n{text}"
+        for _ in range(100)
+        for pair in episode_examples(rng)
+        for role, text in zip(("user", "assistant"), pair, strict=True)
+    ]
     return pretraining.train_tokenizer(corpus, vocab_size=RECIPE.vocab_size)

@@ -35,9 +35,14 @@ def problems(size: int = 32, seed: int = 0) -> list[dict[str, Any]]:
     while len(found) < size:
         parts = draw_parts(rng)
         found[word_problem(parts)] = parts
-    outputs = {problem: [value_of(parts, x) for x in ARGUMENTS] for problem, parts in found.items()}
+    outputs = {
+        problem: [value_of(parts, x) for x in ARGUMENTS] for problem, parts in found.items()
+    }
     tests = {"inputs": [[x] for x in ARGUMENTS], "fn_name": "f"}
-    return [{"problem": problem, "tests": tests | {"outputs": values}} for problem, values in outputs.items()]
+    return [
+        {"problem": problem, "tests": tests | {"outputs": values}}
+        for problem, values in outputs.items()
+    ]
 
 
 def draw_parts(rng: random.Random) -> Parts:

@@ -48,13 +48,19 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     from r3_openrlhf.runs.planning.verdict import check_split, fits, remedies
 
     name, settings_of_run = split_settings(settings, command="plan")
-    own = {key: value for key, _, value in (setting.partition("=") for setting in settings_of_run) if key in OWN}
+    own = {
+        key: value
+        for key, _, value in (setting.partition("=") for setting in settings_of_run)
+        if key in OWN
+    }
     numbers = {key: _number(key, value) for key, value in own.items() if key != "gpu"}
     others = [setting for setting in settings_of_run if setting.partition("=")[0] not in OWN]
     others += [f"cluster.num_nodes={numbers['nodes']}"] if "nodes" in numbers else []
     config = load_config(name, others)
     if (card := own.get("gpu", DEFAULT)) not in GPUS:
-        raise ConfigError(f"gpu is {quoted(card)}, which the plan does not know; {nearest(card, list(GPUS))}")
+        raise ConfigError(
+            f"gpu is {quoted(card)}, which the plan does not know; {nearest(card, list(GPUS))}"
+        )
     gpu, located = GPUS[card], locate_model(config.model.path)
     is_here = (Path(located) / "config.json").is_file()
     try:
@@ -67,10 +73,14 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     check_split(config, heads=shape.heads, kv_heads=shape.kv_heads)
     config, changed = without_packing(config, shape.packing_fault)
     if (unknown := not_planned(config)) is not None:
-        raise ConfigError(f"the plan does not know what {unknown} takes; leave it out to plan without it")
+        raise ConfigError(
+            f"the plan does not know what {unknown} takes; leave it out to plan without it"
+        )
     num_problems = numbers.get("problems") or num_problems_of(config)
     if num_problems is None:
-        raise ConfigError(f"the number of problems of data.path={config.data.path} is not known here; add problems=N")
+        raise ConfigError(
+            f"the number of problems of data.path={config.data.path} is not known here; add problems=N"
+        )
     mean = numbers.get("mean_tokens")
     found, slow = (
         make_plan(config, shape, gpu, num_problems=num_problems, mean_tokens=mean, rates=rates)
@@ -80,7 +90,8 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     said: dict[str, Any] = {
         "fits": fitting,
         "remedies": [] if fitting else remedies(config, shape, gpu),
-        "warnings": changed + history_warnings(config, num_problems=num_problems, mean_tokens=found.mean_tokens),
+        "warnings": changed
+        + history_warnings(config, num_problems=num_problems, mean_tokens=found.mean_tokens),
     }
     if as_json:
         click.echo(json.dumps(plan_as_json(found, slow, **said)))

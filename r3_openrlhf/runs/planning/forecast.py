@@ -20,7 +20,8 @@ HUB_PROBLEMS = {"agentica-org/DeepScaleR-Preview-Dataset": 40_315, "openai/gsm8k
 # Shares of a step's groups, assumed (docs/cluster.md#planning-a-run)
 COLLAPSED, HARD = 0.45, 0.20
 BATCHED_TOKENS = 8192  # of an engine step, as stack/rollout_engine.py sets it
-PROCESS_BYTES = 3 * 2**30  # host memory of a process with torch, before its first tensor. Assumed
+# host memory of a process with torch, before its first tensor. Assumed
+PROCESS_BYTES = 3 * 2**30
 # Host bytes per token. In Ray's store a response on its way (int32 ids, float32 log-probs) and its
 # Experience: ids, attention, action masks in int64, three of log-probs, advantages, returns, KL; in
 # the controller the rows, and their micro-batches
@@ -78,7 +79,11 @@ class Plan:
 
 def num_problems_of(config: R3Config) -> int | None:
     """Without reading a file; None where the configuration does not say."""
-    size = config.data.reasoning_gym.get("size") if config.data.path.startswith("reasoning_gym:") else None
+    size = (
+        config.data.reasoning_gym.get("size")
+        if config.data.path.startswith("reasoning_gym:")
+        else None
+    )
     found = size or HUB_PROBLEMS.get(config.data.path)
     if config.data.max_samples is not None:
         found = min(found or config.data.max_samples, config.data.max_samples)
@@ -99,7 +104,10 @@ def make_plan(
     mean = min(mean_tokens or config.rollout.max_new_tokens / 2, config.rollout.max_new_tokens)
     run = _Run(config, shape, gpu, mean=mean, prompt=min(prompt_tokens, config.data.max_len))
     steps = run.steps(num_problems)
-    phases = tuple(replace(phase, seconds=s) for phase, s in zip(run.phases(), run.seconds(rates), strict=True))
+    phases = tuple(
+        replace(phase, seconds=s)
+        for phase, s in zip(run.phases(), run.seconds(rates), strict=True)
+    )
     return Plan(
         model=config.model.path,
         params=shape.params,
@@ -135,24 +143,48 @@ def memory_of(config: R3Config, shape: ModelShape, gpu: Gpu) -> tuple[tuple[Phas
 class _Run:
     """The numbers that several phases share."""
 
-    def __init__(self, config: R3Config, shape: ModelShape, gpu: Gpu, *, mean: float, prompt: int) -> None:
-        self.config, self.shape, self.gpu, self.mean, self.prompt = config, shape, gpu, mean, prompt
+    def __init__(
+        self, config: R3Config, shape: ModelShape, gpu: Gpu, *, mean: float, prompt: int
+    ) -> None:
+        self.config, self.shape, self.gpu, self.mean, self.prompt = (
+            config,
+            shape,
+            gpu,
+            mean,
+            prompt,
+        )
         cluster, train, is_r3 = config.cluster, config.train, config.algorithm.keeps_history
         self.ranks, self.offload = config.num_policy_ranks, train.adam_offload
-        self.tp, self.sleep, self.ahead = cluster.vllm_tensor_parallel_size, cluster.enable_sleep, config.is_async
+        self.tp, self.sleep, self.ahead = (
+            cluster.vllm_tensor_parallel_size,
+            cluster.enable_sleep,
+            config.is_async,
+        )
         self.length = prompt + mean
-        rows = config.rows_per_step * (config.agents.max_turns if config.is_agentic else 1)  # at most
+        # at most
+        rows = config.rows_per_step * (config.agents.max_turns if config.is_agentic else 1)
         reflects = is_r3 and config.reflection.enabled
-        late = (train.num_epochs - FIRST_REFLECTION_EPOCH + 1) / train.num_epochs if reflects else 0.0
+        late = (
+            (train.num_epochs - FIRST_REFLECTION_EPOCH + 1) / train.num_epochs
+            if reflects
+            else 0.0
+        )
         self.kept = 1 - COLLAPSED if config.filters_groups else 1.0  # of the groups sampled
         self.recorded = rows * (1 + HARD * max(0.0, late))
         self.sampled = self.recorded / self.kept
         replay = is_r3 and config.replay.enabled and config.replay.mode == "add"
-        self.trained = self.recorded + replay * COLLAPSED * config.rollout.batch_size * config.replay.k
+        self.trained = (
+            self.recorded + replay * COLLAPSED * config.rollout.batch_size * config.replay.k
+        )
 
         self.zero = f.Zero(self.ranks, train.zero_stage, self.offload)
-        rank, targets = config.flag("ds.lora.rank") or 0, config.flag("ds.lora.target_modules") or ()
-        self.adapter = shape.adapter_params(rank, [targets] if isinstance(targets, str) else targets)
+        rank, targets = (
+            config.flag("ds.lora.rank") or 0,
+            config.flag("ds.lora.target_modules") or (),
+        )
+        self.adapter = shape.adapter_params(
+            rank, [targets] if isinstance(targets, str) else targets
+        )
         self.trained_params = self.adapter or shape.params
         self.weights = self.zero.weights(shape.params, hpz=int(config.flag("ds.zpg") or 1))
         self.weights += self.zero.weights(self.adapter)
@@ -168,10 +200,14 @@ class _Run:
         self.of_one = self.optimizer + self.gradients
         self.states = self.of_one * (1 + self.critic)  # what sleeps
         self.live = self.zero.gathered(shape.params)
-        self.policy_contexts = f.CUDA_CONTEXT * (1 + self.reference + self.critic) + f.NCCL_BUFFERS * (self.ranks > 1)
+        self.policy_contexts = f.CUDA_CONTEXT * (
+            1 + self.reference + self.critic
+        ) + f.NCCL_BUFFERS * (self.ranks > 1)
 
         self.engine_weights = f.BF16 * shape.params // self.tp
-        self.engine_context = f.CUDA_CONTEXT + f.CUDA_GRAPHS * (not config.flag("vllm.enforce_eager"))
+        self.engine_context = f.CUDA_CONTEXT + f.CUDA_GRAPHS * (
+            not config.flag("vllm.enforce_eager")
+        )
         # what vLLM takes when it is awake: its weights, its steps, and KV cache for all the rest
         self.engine_share = int(cluster.vllm_gpu_memory_utilization * gpu.memory_bytes)
         sequences = config.sequences_per_engine
@@ -180,7 +216,9 @@ class _Run:
         cache = self.engine_share - self.engine_weights - step - f.CUDA_CONTEXT
         self.kv_tokens = max(0, cache * f.kv_split(shape, self.tp) // shape.kv_bytes)
         # between samplings: all without sleep; in asynchronous training it is on another GPU
-        self.engine_at_rest = 0 if self.ahead else self.engine_context if self.sleep else self.engine_share
+        self.engine_at_rest = (
+            0 if self.ahead else self.engine_context if self.sleep else self.engine_share
+        )
         models = 1 + self.critic
         self.at_rest = {
             "weights": self.weights,
@@ -193,7 +231,9 @@ class _Run:
         train, batch = self.config.train, self.config.rollout.batch_size
         steps = math.ceil(num_problems * self.kept / batch) * train.num_epochs
         if train.max_generated_tokens is not None:
-            steps = min(steps, math.ceil(train.max_generated_tokens / (self.sampled * self.mean)))
+            steps = min(
+                steps, math.ceil(train.max_generated_tokens / (self.sampled * self.mean))
+            )
         return min(steps, train.max_steps or steps)
 
     def _tokens(self, section: str) -> tuple[int, int]:
@@ -220,7 +260,11 @@ class _Run:
             "engine's steps": max(0, self.engine_share - self.engine_weights - kv),
             "contexts": contexts - f.CUDA_CONTEXT,  # the engine's own is in its share
         }
-        return Phase("sampling", parts, sum(policy.values()) + max(self.engine_share, self.engine_weights))
+        return Phase(
+            "sampling",
+            parts,
+            sum(policy.values()) + max(self.engine_share, self.engine_weights),
+        )
 
     def logprobs(self) -> Phase:
         tokens, with_logits = self._tokens("rollout")
@@ -231,10 +275,18 @@ class _Run:
             "contexts": self.policy_contexts,
             "engine": self.engine_at_rest,
         }
-        return Phase("log-probs", parts, sum(self.at_rest.values()) + self.engine_at_rest * (not self.sleep))
+        return Phase(
+            "log-probs",
+            parts,
+            sum(self.at_rest.values()) + self.engine_at_rest * (not self.sleep),
+        )
 
     def update(self) -> Phase:
-        (tokens, with_logits), shape, train = self._tokens("train"), self.shape, self.config.train
+        (tokens, with_logits), shape, train = (
+            self._tokens("train"),
+            self.shape,
+            self.config.train,
+        )
         checkpointing, flash = (
             self.config.model.gradient_checkpointing,
             "flash" in self.config.model.attn_implementation,
@@ -244,7 +296,9 @@ class _Run:
         if self.config.flag("actor.entropy_coef") is not None:
             logit_bytes += f.ENTROPY_LOGIT_BYTES
         of_batch = {
-            "activations": f.activation_bytes(shape, tokens=tokens, checkpointing=checkpointing, flash=flash),
+            "activations": f.activation_bytes(
+                shape, tokens=tokens, checkpointing=checkpointing, flash=flash
+            ),
             "logits": logit_bytes * with_logits * shape.vocab,
             "last layer's gradient": f.FP32 * shape.vocab * shape.hidden * in_chunks,
             "gradient bucket": self.zero.bucket(
@@ -253,21 +307,46 @@ class _Run:
             "gathered weights": self.live,
         }
         at_step = self.zero.step_gradients(self.trained_params)
-        if at_step > sum(of_batch.values()):  # the optimizer's step comes when activations are gone
+        # the optimizer's step comes when activations are gone
+        if at_step > sum(of_batch.values()):
             of_batch = {"fp32 gradients": at_step}
-        states = {"weights": self.weights, "optimizer": self.optimizer, "gradients": self.gradients}
+        states = {
+            "weights": self.weights,
+            "optimizer": self.optimizer,
+            "gradients": self.gradients,
+        }
         states["host Adam's buffer"] = self.at_rest["host Adam's buffer"]
         if self.critic and not self.sleep:  # both at once (trainer/ppo_trainer.py:287)
             states["critic's states"] = self.of_one + at_step
             of_batch["critic's activations"] = of_batch.get("activations", 0)
-        parts = states | of_batch | {"contexts": self.policy_contexts, "engine": self.engine_at_rest}
-        return Phase("update", parts, sum(states.values()) + at_step + self.engine_at_rest * (not self.sleep))
+        parts = (
+            states
+            | of_batch
+            | {"contexts": self.policy_contexts, "engine": self.engine_at_rest}
+        )
+        return Phase(
+            "update",
+            parts,
+            sum(states.values()) + at_step + self.engine_at_rest * (not self.sleep),
+        )
 
     def sync(self) -> Phase:
-        engine = {"engine's weights": self.engine_weights} if self.sleep else {"engine": self.engine_at_rest}
+        engine = (
+            {"engine's weights": self.engine_weights}
+            if self.sleep
+            else {"engine": self.engine_at_rest}
+        )
         contexts = self.policy_contexts + (self.engine_context if self.sleep else 0)
-        parts = self.at_rest | engine | {"tensor in flight": f.BF16 * self.shape.largest, "contexts": contexts}
-        return Phase("sync", parts, sum(self.at_rest.values()) + (0 if self.ahead else self.engine_weights))
+        parts = (
+            self.at_rest
+            | engine
+            | {"tensor in flight": f.BF16 * self.shape.largest, "contexts": contexts}
+        )
+        return Phase(
+            "sync",
+            parts,
+            sum(self.at_rest.values()) + (0 if self.ahead else self.engine_weights),
+        )
 
     # ── seconds ──
 
@@ -275,7 +354,9 @@ class _Run:
         """Estimate the seconds of the four phases: sampling, log-probs, update, sync."""
         shape, gpu, config = self.shape, self.gpu, self.config
         per_engine = -(-int(self.sampled) // (self.ranks // self.tp))
-        lengths = f.response_lengths(per_engine, mean=self.mean, longest=config.rollout.max_new_tokens)
+        lengths = f.response_lengths(
+            per_engine, mean=self.mean, longest=config.rollout.max_new_tokens
+        )
         slots = min(config.sequences_per_engine, max(1, int(self.kv_tokens / self.length)))
         sampling = f.decode_seconds(
             shape,
@@ -289,14 +370,32 @@ class _Run:
         )
         tokens, all_flops = self.trained * self.length, self.ranks * gpu.flops
         passes = 1 + self.reference + self.critic
-        logprobs = passes * f.forward_flops(shape, tokens=tokens, length=self.length) / (rates.forward * all_flops)
-        checkpointing, tokens = config.model.gradient_checkpointing, tokens * config.train.inner_epochs
-        flops = f.update_flops(shape, tokens=tokens, length=self.length, checkpointing=checkpointing)
+        logprobs = (
+            passes
+            * f.forward_flops(shape, tokens=tokens, length=self.length)
+            / (rates.forward * all_flops)
+        )
+        checkpointing, tokens = (
+            config.model.gradient_checkpointing,
+            tokens * config.train.inner_epochs,
+        )
+        flops = f.update_flops(
+            shape, tokens=tokens, length=self.length, checkpointing=checkpointing
+        )
         update = (1 + self.critic) * flops / (rates.update * all_flops)
         if self.offload:  # gradients down, weights up, and Adam on the host
-            update += (1 + self.critic) * 3 * f.BF16 * self.trained_params / self.ranks / rates.host_link
+            update += (
+                (1 + self.critic)
+                * 3
+                * f.BF16
+                * self.trained_params
+                / self.ranks
+                / rates.host_link
+            )
         moved = self.states if self.sleep and not self.offload else 0
-        sync = f.sync_seconds(shape, tensor_parallel=self.tp, state_bytes=moved, sleeps=self.sleep, rates=rates)
+        sync = f.sync_seconds(
+            shape, tensor_parallel=self.tp, state_bytes=moved, sleeps=self.sleep, rates=rates
+        )
         return sampling, logprobs, update, sync
 
     # ── around the GPUs ──
@@ -307,7 +406,9 @@ class _Run:
         sleeping = self.engine_weights + (0 if self.offload else self.states)
         # fp32 master, Adam, fp32 gradients
         models = 1 + self.critic
-        offloaded = 4 * f.FP32 * self.trained_params * per_node // self.ranks if self.offload else 0
+        offloaded = (
+            4 * f.FP32 * self.trained_params * per_node // self.ranks if self.offload else 0
+        )
         offloaded += per_node * self.zero.offload_buffer(self.shape.largest)
         return {
             "asleep: optimizer, gradients, engine's weights": per_node * sleeping * self.sleep,
@@ -322,12 +423,22 @@ class _Run:
         written = 1 if checkpoint.save_steps == -1 else max(1, steps // checkpoint.save_steps)
         best = self.config.held_out.path is not None  # its copy stays with the newest
         copies = min(written, checkpoint.max_num + best)
-        kinds = 0 if log.token_values != TokenValues.ALL else 3 if self.config.measures_all_entropies else 2
+        kinds = (
+            0
+            if log.token_values != TokenValues.ALL
+            else 3
+            if self.config.measures_all_entropies
+            else 2
+        )
         per_step = (ROLLOUT_BYTES + TOKEN_VALUE_BYTES * kinds) * self.recorded * self.mean
         # DeepSpeed's: bf16 weights, and 12 bytes per trained parameter
-        a_checkpoint = (1 + self.critic) * (f.BF16 * self.shape.params + 3 * f.FP32 * self.trained_params)
+        a_checkpoint = (1 + self.critic) * (
+            f.BF16 * self.shape.params + 3 * f.FP32 * self.trained_params
+        )
         found: dict[str, int] = {
-            "checkpoints": (written if checkpoint.save_steps == -1 else min(checkpoint.max_num, written))
+            "checkpoints": (
+                written if checkpoint.save_steps == -1 else min(checkpoint.max_num, written)
+            )
             * a_checkpoint,
             "models": (copies + 1) * f.BF16 * self.shape.params,
             "rollouts": int(per_step * steps),

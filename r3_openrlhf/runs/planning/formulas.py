@@ -42,7 +42,10 @@ class Rates:
 
 
 RATES = Rates()
-_HALF = {name: value * 2 if name.endswith("_s") else value / 2 for name, value in asdict(RATES).items()}
+_HALF = {
+    name: value * 2 if name.endswith("_s") else value / 2
+    for name, value in asdict(RATES).items()
+}
 SLOW = Rates(**_HALF | {"sleep_s": 3.0})
 
 
@@ -99,7 +102,9 @@ class Zero:
 # ── one micro-batch ──
 
 
-def activation_bytes(shape: ModelShape, *, tokens: int, checkpointing: bool, flash: bool = True) -> int:
+def activation_bytes(
+    shape: ModelShape, *, tokens: int, checkpointing: bool, flash: bool = True
+) -> int:
     """Training. With gradient checkpointing each layer keeps its input, and one layer at a time is
     computed again. Without flash attention k and v are repeated for every head."""
     repeated = 0.0 if flash else shape.repeated_bytes
@@ -174,7 +179,9 @@ def decode_seconds(
     a fixed time is added."""
     weights = BF16 * shape.matmul_params / tensor_parallel
     kv = shape.kv_bytes / kv_split(shape, tensor_parallel)
-    fixed = rates.decode_step_s + (2 * shape.layers * rates.allreduce_s if tensor_parallel > 1 else 0.0)
+    fixed = rates.decode_step_s + (
+        2 * shape.layers * rates.allreduce_s if tensor_parallel > 1 else 0.0
+    )
     waiting = random.Random(0).sample(lengths, len(lengths))  # mixed, always alike
     running: list[tuple[int, int]] = []  # the decode steps at which each ends and has started
     step, seconds, started_sum = 0, 0.0, 0
@@ -185,7 +192,9 @@ def decode_seconds(
         until = running[0][0]
         count, steps = len(running), until - step
         context = count * prompt + count * (step + steps / 2) - started_sum
-        read = (weights + kv * context + 3 * FP32 * count * shape.vocab / tensor_parallel) / (rates.decode * bandwidth)
+        read = (weights + kv * context + 3 * FP32 * count * shape.vocab / tensor_parallel) / (
+            rates.decode * bandwidth
+        )
         compute = 2 * shape.matmul_params * count / tensor_parallel / (rates.forward * flops)
         seconds += steps * (max(read, compute) + fixed)
         step = until
@@ -199,15 +208,26 @@ def forward_flops(shape: ModelShape, *, tokens: float, length: float) -> float:
     return tokens * (2 * shape.matmul_params + 4 * shape.attention_width * length / 2)
 
 
-def update_flops(shape: ModelShape, *, tokens: float, length: float, checkpointing: bool) -> float:
+def update_flops(
+    shape: ModelShape, *, tokens: float, length: float, checkpointing: bool
+) -> float:
     """Backward: twice the forward; with checkpointing one more (arXiv 2205.05198, section 5)."""
     return (4 if checkpointing else 3) * forward_flops(shape, tokens=tokens, length=length)
 
 
 def sync_seconds(
-    shape: ModelShape, *, tensor_parallel: int, state_bytes: int, sleeps: bool, rates: Rates = RATES
+    shape: ModelShape,
+    *,
+    tensor_parallel: int,
+    state_bytes: int,
+    sleeps: bool,
+    rates: Rates = RATES,
 ) -> float:
     """Compute the seconds of a sync: a call per named tensor, the engine's weights from the host,
     optimizer states both ways, and once to sleep and to wake."""
     moved = BF16 * shape.params / tensor_parallel + 2 * state_bytes
-    return shape.tensors * rates.tensor_sync_s + moved / rates.host_link + 2 * rates.sleep_s * sleeps
+    return (
+        shape.tensors * rates.tensor_sync_s
+        + moved / rates.host_link
+        + 2 * rates.sleep_s * sleeps
+    )

@@ -18,5 +18,8 @@ class Gpu:
 
 
 _SHEETS = tomllib.loads(Path(__file__).with_name("gpus.toml").read_text(encoding="utf-8"))
-GPUS = {name: Gpu(name, int(one["gib"] * GiB), one["flops"], one["bandwidth"]) for name, one in _SHEETS.items()}
+GPUS = {
+    name: Gpu(name, int(one["gib"] * GiB), one["flops"], one["bandwidth"])
+    for name, one in _SHEETS.items()
+}
 DEFAULT = "h100-80gb"

@@ -2,7 +2,13 @@
 problem. Pure."""
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.method.history.usage import BASE_BYTES, PROBLEM_BYTES, blob_bytes, live_bytes, row_bytes
+from r3_openrlhf.method.history.usage import (
+    BASE_BYTES,
+    PROBLEM_BYTES,
+    blob_bytes,
+    live_bytes,
+    row_bytes,
+)
 from r3_openrlhf.method.settings import HistorySettings
 
 # Bytes per token after compression: log-probs are noise but for their exponents, token ids below
@@ -30,23 +36,34 @@ def forecast(
     row = row_bytes(int(LOGPROB_BYTES * mean_tokens), int(TOKEN_BYTES * mean_tokens))
     stored = min(samples, 2 * limits.max_per_problem_and_verdict)
     arriving = steps_to_floor * problems_per_step * stored * row
-    fixed = BASE_BYTES + num_problems * (PROBLEM_BYTES + blob_bytes(int(TOKEN_BYTES * PROMPT_TOKENS)))
+    fixed = BASE_BYTES + num_problems * (
+        PROBLEM_BYTES + blob_bytes(int(TOKEN_BYTES * PROMPT_TOKENS))
+    )
     one_of_each = 2 * num_problems * row
     live = max(0, live_bytes(limits.max_bytes - fixed, arrived=arriving))
     enough = fixed + min(one_of_each + arriving + arriving // 4, 2 * one_of_each)
     return min(limits.max_per_problem_and_verdict, live / one_of_each), enough
 
 
-def history_warnings(config: R3Config, *, num_problems: int, mean_tokens: float | None = None) -> list[str]:
+def history_warnings(
+    config: R3Config, *, num_problems: int, mean_tokens: float | None = None
+) -> list[str]:
     """Return a sentence about a history that will be too small to recall from; [] where it is large
     enough, or where the run recalls nothing.
 
     mean_tokens: of a response; None: half of rollout.max_new_tokens."""
-    mean_tokens, checkpoint = mean_tokens or config.rollout.max_new_tokens / 2, config.checkpoint
-    if not (config.algorithm.keeps_history and (config.replay.enabled or config.reflection.enabled)):
+    mean_tokens, checkpoint = (
+        mean_tokens or config.rollout.max_new_tokens / 2,
+        config.checkpoint,
+    )
+    if not (
+        config.algorithm.keeps_history and (config.replay.enabled or config.reflection.enabled)
+    ):
         return []
     steps = -(-num_problems * config.train.num_epochs // config.rollout.batch_size)
-    steps_to_floor = 1 if checkpoint.save_steps == -1 else checkpoint.save_steps * checkpoint.max_num
+    steps_to_floor = (
+        1 if checkpoint.save_steps == -1 else checkpoint.save_steps * checkpoint.max_num
+    )
     rows, enough_bytes = forecast(
         config.history,
         num_problems=num_problems,

@@ -40,14 +40,18 @@ class ModelShape:
     kept_bytes: float  # by autograd, of all layers, with flash attention
     layer_bytes: float  # the same of the largest layer
     widest_bytes: float  # one tensor of it
-    repeated_bytes: float  # more of the largest layer where keys and values are repeated for every head
+    repeated_bytes: (
+        float  # more of the largest layer where keys and values are repeated for every head
+    )
     around_bytes: float  # before and after the layers
     linear_sizes: Mapping[str, int]  # inputs + outputs of the linear layers of a name; no head
     packing_fault: str | None = None  # runs/models/checks.py
 
     def adapter_params(self, rank: int, targets: Collection[str] = ()) -> int:
         """LoRA parameters: rank x (in + out) of each linear layer of `targets`; empty: of all."""
-        return rank * sum(size for name, size in self.linear_sizes.items() if not targets or name in targets)
+        return rank * sum(
+            size for name, size in self.linear_sizes.items() if not targets or name in targets
+        )
 
 
 @functools.cache
@@ -69,8 +73,12 @@ def shape_of(model: str) -> ModelShape:
     try:
         from transformers import AutoConfig
 
-        return measured(AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False))
-    except Exception as error:  # of any architecture's own code, for a configuration of strangers
+        return measured(
+            AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False)
+        )
+    except (
+        Exception
+    ) as error:  # of any architecture's own code, for a configuration of strangers
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(
             f"model.path is {model}, which the plan cannot read ({type(error).__name__}: {reason}); use a directory with its "
@@ -87,9 +95,13 @@ def measured(config: Any) -> ModelShape:
     AttentionInterface.register(ATTENTION, tape.attention)
     with torch.device("meta"):
         try:
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation=ATTENTION)
+            model = AutoModelForCausalLM.from_config(
+                config, dtype=torch.bfloat16, attn_implementation=ATTENTION
+            )
         except KeyError:  # it chooses among classes of its own
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="eager")
+            model = AutoModelForCausalLM.from_config(
+                config, dtype=torch.bfloat16, attn_implementation="eager"
+            )
     model.tie_weights()
     cache, layers = tape.run(model.train())
     params = dict(model.named_parameters())
@@ -101,7 +113,8 @@ def measured(config: Any) -> ModelShape:
             looked_up += module.weight.numel()
     return ModelShape(
         params=sum(weight.numel() for weight in params.values()),
-        matmul_params=round(sum(_used(name, weight, config) for name, weight in params.items())) - looked_up,
+        matmul_params=round(sum(_used(name, weight, config) for name, weight in params.items()))
+        - looked_up,
         tensors=len(params),
         largest=max(weight.numel() for weight in params.values()),
         layers=len(layers),
@@ -132,8 +145,10 @@ class _Tape:
 
     def __init__(self) -> None:
         self.layer: int | None = None
-        self.kept: dict[int | None, list[float]] = defaultdict(lambda: [0.0])  # layer -> bytes a token
-        self.held: dict[int, Any] = {}  # each storage once, alive, so that its address does not come again
+        # layer -> bytes a token
+        self.kept: dict[int | None, list[float]] = defaultdict(lambda: [0.0])
+        # each storage once, alive, so that its address does not come again
+        self.held: dict[int, Any] = {}
         self.attention_width, self.repeated_bytes = 0, 0.0
 
     def keep(self, tensor: Any) -> Any:
@@ -143,12 +158,20 @@ class _Tape:
             self.kept[self.layer].append(storage.nbytes() / TOKENS)
         return tensor
 
-    def attention(self, _module: Any, query: Any, key: Any, value: Any, *_: Any, **_options: Any) -> Any:
+    def attention(
+        self, _module: Any, query: Any, key: Any, value: Any, *_: Any, **_options: Any
+    ) -> Any:
         """Keep what flash attention keeps: [1, heads, T, dim] of q, k and v, and the result."""
-        repeated = (query.shape[1] - key.shape[1]) * (key.shape[-1] + value.shape[-1]) * key.element_size()
+        repeated = (
+            (query.shape[1] - key.shape[1])
+            * (key.shape[-1] + value.shape[-1])
+            * key.element_size()
+        )
         self.repeated_bytes = max(self.repeated_bytes, repeated)
         self.attention_width += query.shape[1] * query.shape[-1]
-        result = query.new_empty(len(query), query.shape[2], query.shape[1], value.shape[-1]).requires_grad_()
+        result = query.new_empty(
+            len(query), query.shape[2], query.shape[1], value.shape[-1]
+        ).requires_grad_()
         for tensor in (query, key, value, result):
             self.keep(tensor)
         return result, None
@@ -158,11 +181,20 @@ class _Tape:
         import torch
         from transformers.modeling_layers import GradientCheckpointingLayer
 
-        layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+        layers = [
+            module
+            for module in model.modules()
+            if isinstance(module, GradientCheckpointingLayer)
+        ]
         for number, layer in enumerate(layers):
-            layer.register_forward_pre_hook(lambda *_, number=number: setattr(self, "layer", number))
+            layer.register_forward_pre_hook(
+                lambda *_, number=number: setattr(self, "layer", number)
+            )
             layer.register_forward_hook(lambda *_: setattr(self, "layer", None))
-        self.held |= {(storage := weight.untyped_storage())._cdata: storage for weight in model.parameters()}
+        self.held |= {
+            (storage := weight.untyped_storage())._cdata: storage
+            for weight in model.parameters()
+        }
         ids = torch.zeros((1, TOKENS), dtype=torch.long, device="meta")
         with torch.autograd.graph.saved_tensors_hooks(self.keep, lambda tensor: tensor):
             output = model(ids, use_cache=True)

@@ -13,15 +13,31 @@ from r3_openrlhf.runs.planning.verdict import TIGHT, gib
 Remedies = list[tuple[str, ...]]
 
 
-def plan_as_json(plan: Plan, slow: Plan, *, fits: bool, remedies: Remedies, warnings: list[str]) -> dict[str, Any]:
+def plan_as_json(
+    plan: Plan, slow: Plan, *, fits: bool, remedies: Remedies, warnings: list[str]
+) -> dict[str, Any]:
     """Return the plan's fields and what follows from them. Bytes and seconds, nothing rounded.
     slow: at half of every rate."""
     phases = [{**asdict(phase), "peak": phase.peak} for phase in plan.phases]
-    times = {"step_s": plan.step_s, "slow_step_s": slow.step_s, "hours": plan.hours, "slow_hours": slow.hours}
-    return {**asdict(plan), "phases": phases, **times, "fits": fits, "remedies": remedies, "warnings": warnings}
+    times = {
+        "step_s": plan.step_s,
+        "slow_step_s": slow.step_s,
+        "hours": plan.hours,
+        "slow_hours": slow.hours,
+    }
+    return {
+        **asdict(plan),
+        "phases": phases,
+        **times,
+        "fits": fits,
+        "remedies": remedies,
+        "warnings": warnings,
+    }
 
 
-def plan_table(plan: Plan, slow: Plan, *, fits: bool, remedies: Remedies, warnings: list[str]) -> Group:
+def plan_table(
+    plan: Plan, slow: Plan, *, fits: bool, remedies: Remedies, warnings: list[str]
+) -> Group:
     """GiB of a GPU, GB of everything else."""
     ranks = plan.nodes * plan.gpus_per_node
     head = (
@@ -48,7 +64,9 @@ def _memory(plan: Plan, slow: Plan) -> Table:
     shares = [_share(phase.peak / plan.gpu.memory_bytes) for phase in plan.phases]
     table.add_row(f"of {gib(plan.gpu.memory_bytes)}", *shares)
     pairs = zip(plan.phases, slow.phases, strict=True)
-    table.add_row("seconds a step", *[_range(fast.seconds, late.seconds) for fast, late in pairs])
+    table.add_row(
+        "seconds a step", *[_range(fast.seconds, late.seconds) for fast, late in pairs]
+    )
     return table
 
 
@@ -66,14 +84,19 @@ def _verdict(fits: bool, remedies: Remedies) -> str:
         return "Fits."
     ways = " or ".join(" ".join(settings) for settings in remedies)
     return "Does not fit. " + (
-        f"These would make it fit: {ways}" if ways else "It needs more GPUs, or a smaller model."
+        f"These would make it fit: {ways}"
+        if ways
+        else "It needs more GPUs, or a smaller model."
     )
 
 
 def _around(plan: Plan, slow: Plan) -> Table:
     table = Table.grid(padding=(0, 2))
     rows = [
-        ("a step", f"{_range(plan.step_s, slow.step_s)} s, until a GPU has answered (docs/cluster.md#planning-a-run)"),
+        (
+            "a step",
+            f"{_range(plan.step_s, slow.step_s)} s, until a GPU has answered (docs/cluster.md#planning-a-run)",
+        ),
         ("the run", f"{plan.steps:,} steps, {_range(plan.hours, slow.hours)} h"),
         ("KV cache", f"{plan.kv_tokens:,} tokens an engine"),
         ("host memory", _parts(plan.host_bytes) + " of the first node"),

@@ -39,7 +39,9 @@ def _shares_heads(size: int, *, heads: int, kv_heads: int) -> bool:
 def fits(config: R3Config, shape: ModelShape, gpu: Gpu) -> bool:
     """Check that each phase fits, and that an engine has space for the longest row."""
     phases, kv_tokens = memory_of(config, shape, gpu)
-    return all(phase.peak <= gpu.memory_bytes for phase in phases) and not missing_kv_cache(config, kv_tokens)
+    return all(phase.peak <= gpu.memory_bytes for phase in phases) and not missing_kv_cache(
+        config, kv_tokens
+    )
 
 
 def remedies(config: R3Config, shape: ModelShape, gpu: Gpu) -> list[tuple[str, ...]]:
@@ -74,16 +76,21 @@ def _changes(config: R3Config) -> list[tuple[str, Any]]:
     share, size = cluster.vllm_gpu_memory_utilization, cluster.vllm_tensor_parallel_size
     values: dict[str, Iterable[Any]] = {
         "model.gradient_checkpointing": [True] * (not config.model.gradient_checkpointing),
-        "rollout.max_tokens_per_gpu": [longest] * (train.dynamic_batch and of_rollout > longest),
-        "train.max_tokens_per_gpu": [longest] * (train.dynamic_batch and train.max_tokens_per_gpu > longest),
-        "train.micro_batch_size": [1] * (not train.dynamic_batch and train.micro_batch_size > 1),
+        "rollout.max_tokens_per_gpu": [longest]
+        * (train.dynamic_batch and of_rollout > longest),
+        "train.max_tokens_per_gpu": [longest]
+        * (train.dynamic_batch and train.max_tokens_per_gpu > longest),
+        "train.micro_batch_size": [1]
+        * (not train.dynamic_batch and train.micro_batch_size > 1),
         "cluster.vllm_gpu_memory_utilization": [
             *(other for other in (0.8, 0.7, 0.6, 0.5, 0.4) if other < share),
             *[0.8] * (share < 0.8),
         ],
         "cluster.enable_sleep": [True] * (not cluster.enable_sleep),
         "train.zero_stage": range(train.zero_stage + 1, 4),
-        "cluster.vllm_tensor_parallel_size": [n * size for n in (2, 4, 8, 16) if n * size <= cluster.gpus_per_node],
+        "cluster.vllm_tensor_parallel_size": [
+            n * size for n in (2, 4, 8, 16) if n * size <= cluster.gpus_per_node
+        ],
         "train.adam_offload": [True] * (not train.adam_offload),
         "cluster.num_nodes": [nodes for nodes in (2, 4, 8, 16) if nodes > cluster.num_nodes],
     }
@@ -113,8 +120,13 @@ def start_check(config: R3Config, shape: ModelShape, gpu: Gpu) -> str | None:
     if fits(config, shape, gpu):
         return None
     ways = [" ".join(settings) for settings in remedies(config, shape, gpu)]
-    use = f"use {' or '.join(ways) or 'more GPUs, or a smaller model'} (r3 plan shows each part)"
-    surest, worst = max(phases, key=lambda phase: phase.sure), max(phases, key=lambda phase: phase.peak)
+    use = (
+        f"use {' or '.join(ways) or 'more GPUs, or a smaller model'} (r3 plan shows each part)"
+    )
+    surest, worst = (
+        max(phases, key=lambda phase: phase.sure),
+        max(phases, key=lambda phase: phase.peak),
+    )
     if surest.sure > gpu.memory_bytes:
         raise ConfigError(
             f"this run does not fit: weights, optimizer and engine alone take {gib(surest.sure)} GiB of a GPU in the phase "

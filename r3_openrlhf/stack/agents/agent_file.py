@@ -30,22 +30,40 @@ class AgentExecutor(AgentExecutorBase):
         self.config = config_from_environment()
         self.agent = _load_agent_executor(str(self.config.flag("train.agent_func_path")))
 
-    async def execute(self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, images=None):
+    async def execute(
+        self,
+        prompt,
+        label,
+        sampling_params,
+        max_length: int,
+        hf_tokenizer,
+        llm_engine,
+        images=None,
+    ):
         """Return the agent's row, cut at max_length. Its label is the reference answer; of several, their JSON.
 
         Raises:
             DataError: it is not one response with a mask and log-probs."""
         record, policy_step = Label.from_json(label), getattr(llm_engine, "policy_step", None)
-        answer = record.references[0] if len(record.references) == 1 else json.dumps(record.references)
+        answer = (
+            record.references[0]
+            if len(record.references) == 1
+            else json.dumps(record.references)
+        )
         params = deepcopy(sampling_params)  # agents change theirs
         params.logprobs = 1  # else upstream's agents keep none
         stop_at(params, *stops_of(hf_tokenizer, self.config.data, self.config.rollout.stop))
-        row = await self.agent.execute(prompt, answer, params, max_length, hf_tokenizer, llm_engine, images)
+        row = await self.agent.execute(
+            prompt, answer, params, max_length, hf_tokenizer, llm_engine, images
+        )
         try:
             ids = list(row["observation_tokens"])[:max_length]
             logprobs_T = np.array(row["rollout_log_probs"], dtype=np.float32)
-            edges = [min(edge, len(ids)) for span in row["action_ranges"] for edge in span] + [len(ids)]
-            spans = list(zip(pairwise(edges), cycle((True, False)), strict=False))  # sampled and given in turn
+            edges = [min(edge, len(ids)) for span in row["action_ranges"] for edge in span] + [
+                len(ids)
+            ]
+            # sampled and given in turn
+            spans = list(zip(pairwise(edges), cycle((True, False)), strict=False))
             if edges != sorted(edges) or len(spans) % 2 or len(logprobs_T) < edges[-2]:
                 raise ValueError("its ranges or log-probs are not those of its tokens")
             grade = self._grade(row)
@@ -55,7 +73,11 @@ class AgentExecutor(AgentExecutorBase):
                 f"observation_tokens, action_ranges, rollout_log_probs and reward ({error}); for turns with prompts of their "
                 "own use agents.environment"
             ) from error
-        runs = [Run(ids[a:b], logprobs_T[a:b] if sampled else None) for (a, b), sampled in spans if a < b]
+        runs = [
+            Run(ids[a:b], logprobs_T[a:b] if sampled else None)
+            for (a, b), sampled in spans
+            if a < b
+        ]
         truncated = bool(row.get("truncated"))
         return response_of(
             ids[: edges[0]],
@@ -75,8 +97,19 @@ class AgentExecutor(AgentExecutorBase):
         """Return the agent's reward; correct is a score from reward.correct_from on. Ungraded without a reward."""
         reward, score = row["reward"], row.get("scores")
         if reward is None or not math.isfinite(reward):
-            return Grade(verdict=Verdict.UNGRADED, reason=f"the agent's reward is {reward}", score=None, reward=None)
+            return Grade(
+                verdict=Verdict.UNGRADED,
+                reason=f"the agent's reward is {reward}",
+                score=None,
+                reward=None,
+            )
         score = float(reward if score is None else score)
         verdict = Verdict.CORRECT if score >= self.config.reward.correct_from else Verdict.WRONG
         extras = {name: float(value) for name, value in (row.get("extra_logs") or {}).items()}
-        return Grade(verdict=verdict, reason=str(verdict), score=score, reward=float(reward), extras={**extras})
+        return Grade(
+            verdict=verdict,
+            reason=str(verdict),
+            score=score,
+            reward=float(reward),
+            extras={**extras},
+        )

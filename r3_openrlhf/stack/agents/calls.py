@@ -48,7 +48,13 @@ class FencedCalls:
 
 
 # A template that writes a text and an answer so writes all so: as they are, or in JSON
-_TOOL, _PARAMETER, _SAID, _TEXT, _ANSWER = "zq_tool", "zq_parameter", "zq_said", 'p"q\n<&\\', 'r"s\n<&\\'
+_TOOL, _PARAMETER, _SAID, _TEXT, _ANSWER = (
+    "zq_tool",
+    "zq_parameter",
+    "zq_said",
+    'p"q\n<&\\',
+    'r"s\n<&\\',
+)
 _ID = "call0000"  # and a digit: Mistral's have nine letters
 
 
@@ -82,20 +88,33 @@ class TemplateCalls:
         self._in_json, self.answers_in_json = self._text != _TEXT, self._answer != _ANSWER
         opens, _, rest = sample[begin:].partition(_TOOL)
         middle, _, rest = rest.partition(self._text)
-        shared = commonprefix([rest, self._rendered([_TOOL], answered=False).rpartition(self._text)[2]])
-        tokens = [token.content for token in self._tokenizer.added_tokens_decoder.values() if token.content in shared]
+        shared = commonprefix(
+            [rest, self._rendered([_TOOL], answered=False).rpartition(self._text)[2]]
+        )
+        tokens = [
+            token.content
+            for token in self._tokenizer.added_tokens_decoder.values()
+            if token.content in shared
+        ]
         if not tokens:
             raise ValueError("no token ends a call")
         end = max(tokens, key=shared.rindex)
         self.stops = (end,)
         with contextlib.suppress(ValueError):  # Mistral's take a text or a call
             later = self._rendered([_TOOL], said=_SAID).partition(_SAID)[2].partition(_TOOL)
-            if later[1]:  # a call begins alike after a text; the end of thinking is no part of it
+            # a call begins alike after a text; the end of thinking is no part of it
+            if later[1]:
                 opens = commonprefix([opens[::-1], later[0][::-1]])[::-1].lstrip()
-        text = r'((?:[^"\\]|\\.)*)"' if self._in_json else rf"(.*?){_loose(shared[: shared.rindex(end)].lstrip())}"
+        text = (
+            r'((?:[^"\\]|\\.)*)"'
+            if self._in_json
+            else rf"(.*?){_loose(shared[: shared.rindex(end)].lstrip())}"
+        )
         self._mark = opens.partition("{")[0].strip()  # without one the whole turn is the call
         start = "" if self._mark else r"\A\s*"
-        self._call = re.compile(rf"{start}{_loose(opens)}([\w.-]+){_loose(middle)}{text}", re.DOTALL)
+        self._call = re.compile(
+            rf"{start}{_loose(opens)}([\w.-]+){_loose(middle)}{text}", re.DOTALL
+        )
 
     def _rendered(self, names: Sequence[str], *, said: str = "", answered: bool = True) -> str:
         """Render a user's turn and sample calls of these tools. ValueError: the template refuses them."""
@@ -103,11 +122,16 @@ class TemplateCalls:
 
         messages: list[dict[str, Any]] = [{"role": "user", "content": "u"}]
         functions = [{"name": name, "arguments": {_PARAMETER: _TEXT}} for name in names]
-        calls = [{"type": "function", "id": f"{_ID}{i}", "function": one} for i, one in enumerate(functions)]
+        calls = [
+            {"type": "function", "id": f"{_ID}{i}", "function": one}
+            for i, one in enumerate(functions)
+        ]
         if calls:
             messages.append({"role": "assistant", "content": said, "tool_calls": calls})
         for i, name in enumerate(names if answered else ()):
-            messages.append({"role": "tool", "name": name, "tool_call_id": f"{_ID}{i}", "content": _ANSWER})
+            messages.append(
+                {"role": "tool", "name": name, "tool_call_id": f"{_ID}{i}", "content": _ANSWER}
+            )
         values = {"tokenize": False, "add_generation_prompt": answered, **self._values}
         try:
             return str(self._tokenizer.apply_chat_template(messages, **values))
@@ -116,12 +140,19 @@ class TemplateCalls:
 
     def read(self, text: str, _names: Collection[str]) -> list[Call] | None:
         """Find the calls of a turn; None: there are none, and it is the last."""
-        calls: list[Call] = [(name, self._decoded(argument)) for name, argument in self._call.findall(text)]
-        return calls or ([("", None)] if self._mark and self._mark in text else None)  # an error is its answer
+        calls: list[Call] = [
+            (name, self._decoded(argument)) for name, argument in self._call.findall(text)
+        ]
+        # an error is its answer
+        return calls or ([("", None)] if self._mark and self._mark in text else None)
 
     def _decoded(self, text: str) -> str | None:
         try:
-            read = str(json.loads(f'"{text}"', strict=False)) if self._in_json else text.strip("\n")
+            read = (
+                str(json.loads(f'"{text}"', strict=False))
+                if self._in_json
+                else text.strip("\n")
+            )
             return read.encode("utf-8", "replace").decode()  # halves of pairs are no text
         except ValueError:
             return None

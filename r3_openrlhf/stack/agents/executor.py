@@ -38,21 +38,42 @@ class AgentExecutor(SamplingExecutor):
     def __init__(self) -> None:
         super().__init__()
         agents = self.config.agents
-        self.environments = environment_pool(str(agents.environment), agents.options, timeout_s=agents.timeout_s)
+        self.environments = environment_pool(
+            str(agents.environment), agents.options, timeout_s=agents.timeout_s
+        )
         self._numbers = itertools.count()
 
-    async def execute(self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, images=None):  # noqa: ARG002
+    async def execute(
+        self,
+        prompt,
+        label,
+        sampling_params,
+        max_length: int,
+        hf_tokenizer,
+        llm_engine,
+        images=None,  # noqa: ARG002
+    ):
         """One trajectory: the responses of its turns, in order, of which the first has the trajectory.
         Without any (lost, or no prompt fits) one of two padding tokens and no action.
 
         An environment that hangs or crashes costs its trajectory, whose turns are then ungraded; so does
         an engine that gives up a turn, which is not acted."""
-        trajectory, responses = await self._play(prompt, label, sampling_params, max_length, hf_tokenizer, llm_engine)
+        trajectory, responses = await self._play(
+            prompt, label, sampling_params, max_length, hf_tokenizer, llm_engine
+        )
         if not responses:
             pad = hf_tokenizer.pad_token_id
             nothing = Run([], np.zeros(0, dtype=np.float32))
             responses = [
-                response_of([pad, pad], [nothing], None, prompt=prompt, label=label, truncated=False, **NOTHING)
+                response_of(
+                    [pad, pad],
+                    [nothing],
+                    None,
+                    prompt=prompt,
+                    label=label,
+                    truncated=False,
+                    **NOTHING,
+                )
             ]
             responses[0]["r3"]["finish_reason"] = str(trajectory.end)
         complete(responses, trajectory, self.config.agents)
@@ -61,15 +82,24 @@ class AgentExecutor(SamplingExecutor):
         return responses
 
     async def _play(
-        self, prompt: str, label: str, sampling_params, max_length: int, hf_tokenizer, llm_engine
+        self,
+        prompt: str,
+        label: str,
+        sampling_params,
+        max_length: int,
+        hf_tokenizer,
+        llm_engine,
     ) -> tuple[Trajectory, list[dict[str, Any]]]:
         """Play the task. Returns the trajectory and a response per turn, plus one whose answer was lost, if any."""
         task, responses = Label.from_json(label), []
         room = max_length - sampling_params.max_tokens  # of a prompt: a turn may use its tokens
-        reflects = self.config.reflection.enabled and prompt != task.problem  # samples_generator.py
+        # samples_generator.py
+        reflects = self.config.reflection.enabled and prompt != task.problem
 
         def final_prompt(message: str) -> str:
-            return render(hf_tokenizer, self.config.data, problem_message(self.config.data, message))
+            return render(
+                hf_tokenizer, self.config.data, problem_message(self.config.data, message)
+            )
 
         async def ask(item: int | str) -> Step:
             return await asyncio.wrap_future(environment.submit(item))
@@ -86,13 +116,19 @@ class AgentExecutor(SamplingExecutor):
         try:
             episode = begun((await ask((task.metadata or {})["seed"])).observation)
             while (message := episode.next_prompt(count=count, max_tokens=room)) is not None:
-                sample = partial(response_of, prompt=prompt, label=label, state=episode.observation.anchor)
-                one = await self._sample(final_prompt(message), sample, sampling_params, hf_tokenizer, llm_engine)
+                sample = partial(
+                    response_of, prompt=prompt, label=label, state=episode.observation.anchor
+                )
+                one = await self._sample(
+                    final_prompt(message), sample, sampling_params, hf_tokenizer, llm_engine
+                )
                 responses.append(one)
                 if one["r3"]["fault"]:
                     episode.lose(one["r3"]["fault"])
                     break
-                episode.advance(await ask(episode.act(one["r3"]["text"], truncated=one["truncated"])))
+                episode.advance(
+                    await ask(episode.act(one["r3"]["text"], truncated=one["truncated"]))
+                )
         except ItemLost as lost:
             episode = episode or begun(Observation(text=""))  # it never began
             episode.lose(lost.reason)
@@ -100,8 +136,11 @@ class AgentExecutor(SamplingExecutor):
             environment.close()
         return episode.trajectory(), responses
 
-    async def _sample(self, prompt: str, made: Callable[..., dict], sampling_params, hf_tokenizer, llm_engine) -> dict:
-        params = self.sampling(sampling_params, hf_tokenizer, logprobs=0)  # the sampled token's alone
+    async def _sample(
+        self, prompt: str, made: Callable[..., dict], sampling_params, hf_tokenizer, llm_engine
+    ) -> dict:
+        # the sampled token's alone
+        params = self.sampling(sampling_params, hf_tokenizer, logprobs=0)
         prompt_ids = hf_tokenizer(text=prompt, add_special_tokens=False)["input_ids"]
         output = (await llm_engine.generate(prompt_ids, params)).outputs[0]
         ids, reason = list(output.token_ids), str(output.finish_reason)
@@ -110,15 +149,23 @@ class AgentExecutor(SamplingExecutor):
         text = hf_tokenizer.decode(ids, skip_special_tokens=True)
         facts = {"turn_prompt": prompt, "text": text, "finish_reason": reason, "fault": fault}
         return made(
-            prompt_ids, [run], None, truncated=not fault and ending_of(reason) is Ending.CUT, **NOTHING | facts
+            prompt_ids,
+            [run],
+            None,
+            truncated=not fault and ending_of(reason) is Ending.CUT,
+            **NOTHING | facts,
         )
 
 
-def complete(responses: list[dict[str, Any]], trajectory: Trajectory, settings: AgentsConfig) -> None:
+def complete(
+    responses: list[dict[str, Any]], trajectory: Trajectory, settings: AgentsConfig
+) -> None:
     """Put the trajectory's verdict, rewards and turns into the responses."""
     grade, returns = grade_of(trajectory), []
     if trajectory.end is not End.LOST:
-        returns = trajectory.returns(gamma=settings.gamma, invalid_penalty=settings.invalid_penalty)
+        returns = trajectory.returns(
+            gamma=settings.gamma, invalid_penalty=settings.invalid_penalty
+        )
     # of a lost trajectory the last response has no turn: the environment gave no answer
     rows = itertools.zip_longest(responses, trajectory.turns, returns)
     for index, (response, turn, step_return) in enumerate(rows):
@@ -142,11 +189,20 @@ def grade_of(trajectory: Trajectory) -> Grade:
     if trajectory.end is End.LOST:
         if is_fault(trajectory.reason):
             return grade_of_fault(trajectory.reason)
-        return Grade(verdict=Verdict.UNGRADED, reason=f"environment: {trajectory.reason}", score=None, reward=None)
+        return Grade(
+            verdict=Verdict.UNGRADED,
+            reason=f"environment: {trajectory.reason}",
+            score=None,
+            reward=None,
+        )
     reward, success = sum(trajectory.rewards()), bool(trajectory.success)
     return Grade(
         verdict=Verdict.CORRECT if success else Verdict.WRONG,
-        reason="success" if success else "failure" if trajectory.end is End.DONE else str(trajectory.end),
+        reason="success"
+        if success
+        else "failure"
+        if trajectory.end is End.DONE
+        else str(trajectory.end),
         score=float(success),
         reward=reward,
     )

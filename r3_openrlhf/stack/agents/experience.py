@@ -34,13 +34,21 @@ class AgentExperienceMaker(R3ExperienceMaker):
         Raises:
             TrainingStopped: more trajectories were lost than reward.max_ungraded_rate allows, no
                 task has two turns to compare, or stop.max_abs_logprob_gap."""
-        by_context: dict[Context, list[Trajectory]] = {Context.PLAIN: [], Context.REFLECTION: []}
+        by_context: dict[Context, list[Trajectory]] = {
+            Context.PLAIN: [],
+            Context.REFLECTION: [],
+        }
         for sample in rollout_samples:
-            if (trajectory := sample.r3_payload.get("trajectory")) is not None:  # on its first turn
+            # on its first turn
+            if (trajectory := sample.r3_payload.get("trajectory")) is not None:
                 by_context[sample.r3_rollout.context].append(trajectory)
         trajectories, reflected = by_context[Context.PLAIN], by_context[Context.REFLECTION]
         self._check_lost([*trajectories, *reflected])
-        turns = [sample for sample in rollout_samples if sample.r3_rollout.num_tokens or sample.rewards is None]
+        turns = [
+            sample
+            for sample in rollout_samples
+            if sample.r3_rollout.num_tokens or sample.rewards is None
+        ]
         self._recalled, self._played = [], dict(by_context)
         batch = self._batch(turns)
         self._prompts = [sample.r3_prompt for sample in turns]
@@ -56,8 +64,13 @@ class AgentExperienceMaker(R3ExperienceMaker):
         self._keep_policy_logprobs(experiences, batch.rows)
         if self.config.keeps_history:
             replayed |= self._set_old_logprobs(experiences, batch.rows, batch)
-            replayed |= {"r3/agents/recalled": float(len(self._recalled)), "r3/time/recall_s": self._recall_s}
-        gaps = self._gaps(experiences, [None if row.recalled else row.rollout for row in batch.rows])
+            replayed |= {
+                "r3/agents/recalled": float(len(self._recalled)),
+                "r3/time/recall_s": self._recall_s,
+            }
+        gaps = self._gaps(
+            experiences, [None if row.recalled else row.rollout for row in batch.rows]
+        )
         self._set_advantages(experiences, batch.rows)
         found = trajectory_metrics(trajectories, depth=self.config.agents.depth)
         if self.config.reflection.enabled:
@@ -65,16 +78,22 @@ class AgentExperienceMaker(R3ExperienceMaker):
             for key, name in (("trajectories", "reflected"), ("lost", "reflected_lost")):
                 replayed[f"r3/agents/{name}"] = again[f"r3/agents/{key}"]
             replayed["r3/agents/reflected_success_rate"] = again["r3/agents/success_rate"]
-        same = dict.fromkeys(("accuracy", "fresh/accuracy", "fresh/score"), found["r3/agents/success_rate"])
+        same = dict.fromkeys(
+            ("accuracy", "fresh/accuracy", "fresh/score"), found["r3/agents/success_rate"]
+        )
         same |= dict.fromkeys(("reward_mean", "fresh/reward"), found["r3/agents/reward_mean"])
-        self._report(batch, gaps, {**found, **same, **replayed, "r3/agents/rows": float(len(batch.rows))})
+        self._report(
+            batch, gaps, {**found, **same, **replayed, "r3/agents/rows": float(len(batch.rows))}
+        )
         return experiences
 
     def kept_rollouts(self) -> list[Rollout]:
         """Whole trajectories: what is recalled is one of them."""
         kept = []
         for context, played in self._played.items():
-            kept += kept_rollouts(played, (one for one in self.rollouts if one.context is context))
+            kept += kept_rollouts(
+                played, (one for one in self.rollouts if one.context is context)
+            )
         return kept
 
     def _rows_of_recalled(self, recalled: list[Rollout]) -> list[Rollout]:
@@ -88,8 +107,12 @@ class AgentExperienceMaker(R3ExperienceMaker):
             turns += mine
         return super()._rows_of_recalled(turns)
 
-    def _report(self, batch: MixedBatch, gaps: dict[str, float], metrics: dict[str, float]) -> None:
-        self._recalled_prompts = {row.index: self._text(row.rollout.prompt_ids) for row in batch.rows if row.recalled}
+    def _report(
+        self, batch: MixedBatch, gaps: dict[str, float], metrics: dict[str, float]
+    ) -> None:
+        self._recalled_prompts = {
+            row.index: self._text(row.rollout.prompt_ids) for row in batch.rows if row.recalled
+        }
         super()._report(batch, gaps, metrics)
 
     def _warn(self) -> None:
@@ -111,7 +134,9 @@ class AgentExperienceMaker(R3ExperienceMaker):
 
 
 def assign_advantages(
-    batch: MixedBatch, trajectories: Mapping[Context, Iterable[Trajectory]], settings: AgentsConfig
+    batch: MixedBatch,
+    trajectories: Mapping[Context, Iterable[Trajectory]],
+    settings: AgentsConfig,
 ) -> None:
     """`row.advantage` and `row.reward`, which is the step's return, of every row. Rows are turns of
     these trajectories; those of a task in one context are compared with each other."""

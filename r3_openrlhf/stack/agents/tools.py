@@ -37,17 +37,25 @@ class Tools:
         workers, seconds = config.reward.num_workers, agents.tool_seconds
         self._threads = ThreadPoolExecutor(workers, "r3-python")
         memory = config.reward.code.memory_mb
-        self._limits = Limits(seconds_per_test=seconds, seconds=seconds, memory_mb=memory, output_bytes=2**20)
+        self._limits = Limits(
+            seconds_per_test=seconds, seconds=seconds, memory_mb=memory, output_bytes=2**20
+        )
         paths = [path for path in agents.tools if path != PYTHON]
         self._pool: ProcessPool[str] = ProcessPool(
-            f"{__name__}:make_worker", {"paths": paths}, answer_type=str, num_workers=workers, timeout_s=seconds
+            f"{__name__}:make_worker",
+            {"paths": paths},
+            answer_type=str,
+            num_workers=workers,
+            timeout_s=seconds,
         )
 
     def calls(self, tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> Calls:
         """Begin a response to a problem of this source. ConfigError: its template shows no calls."""
         if id(data) not in self._forms:
             is_fenced = self.settings.tool_form == "fenced"
-            self._forms[id(data)] = FencedCalls() if is_fenced else TemplateCalls(tokenizer, data)
+            self._forms[id(data)] = (
+                FencedCalls() if is_fenced else TemplateCalls(tokenizer, data)
+            )
         return Calls(self, self._forms[id(data)], tokenizer)
 
     async def call(self, name: str, argument: str, earlier: Sequence[str]) -> tuple[str, bool]:
@@ -90,7 +98,12 @@ def make_worker(paths: Sequence[str]) -> Callable[[tuple[str, str]], str]:
 class Calls:
     """The calls of one response. number, failed: of its calls so far."""
 
-    def __init__(self, tools: Tools, form: FencedCalls | TemplateCalls, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(
+        self,
+        tools: Tools,
+        form: FencedCalls | TemplateCalls,
+        tokenizer: PreTrainedTokenizerBase,
+    ) -> None:
         self._tools, self._form, self._tokenizer = tools, form, tokenizer
         self.number = self.failed = 0
         self._text = ""  # the policy's, since the last answer
@@ -109,7 +122,9 @@ class Calls:
         if not calls:
             return None if calls is None else []
         calls = calls[: self._tools.settings.tool_calls - self.number]
-        around = self._form.around([name for name, _ in calls], self._tokenizer.decode(ids[-1:]))
+        around = self._form.around(
+            [name for name, _ in calls], self._tokenizer.decode(ids[-1:])
+        )
         if not around:
             return None
         self._text = ""
@@ -117,7 +132,9 @@ class Calls:
         left = room - len(found) - sum(map(len, pieces))
         for (name, argument), piece in zip(calls, pieces, strict=False):
             answer = await self._answer(name, argument)
-            observed = self._observed(answer, max(0, min(self._tools.settings.tool_tokens, left)))
+            observed = self._observed(
+                answer, max(0, min(self._tools.settings.tool_tokens, left))
+            )
             left -= len(observed)
             found = [*found, *observed, *piece]
         return found[:room]
@@ -125,9 +142,14 @@ class Calls:
     async def _answer(self, name: str, argument: str | None) -> str:
         remembers = name == PYTHON and self._tools.settings.tool_memory
         if name not in self._tools.names or argument is None:
-            answer, failed = f"error: no text for one of the tools {', '.join(sorted(self._tools.names))}", True
+            answer, failed = (
+                f"error: no text for one of the tools {', '.join(sorted(self._tools.names))}",
+                True,
+            )
         else:
-            answer, failed = await self._tools.call(name, argument, self._earlier if remembers else [])
+            answer, failed = await self._tools.call(
+                name, argument, self._earlier if remembers else []
+            )
         self.number += 1
         self.failed += failed
         if name == PYTHON and not failed and argument is not None:
@@ -145,5 +167,7 @@ class Calls:
         if self._form.answers_in_json:
             text = json.dumps(text, ensure_ascii=False)[1:-1]
         added = self._tokenizer.added_tokens_decoder
-        marks = {number for number, token in added.items() if token.special or token.content.strip()}
+        marks = {
+            number for number, token in added.items() if token.special or token.content.strip()
+        }
         return [number for number in self._ids(text) if number not in marks][:most]

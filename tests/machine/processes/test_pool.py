@@ -22,7 +22,12 @@ PATIENCE_S = 300  # never reached
 
 
 def pool_of(num_workers=2, **options):
-    return ProcessPool(TARGET, answer_type=Answer, num_workers=num_workers, **{"timeout_s": PATIENCE_S, **options})
+    return ProcessPool(
+        TARGET,
+        answer_type=Answer,
+        num_workers=num_workers,
+        **{"timeout_s": PATIENCE_S, **options},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +44,9 @@ def test_a_thread_that_reads_its_answer_late_costs_no_later_item(monkeypatch):
     read = Connection.recv_bytes
     with pool_of(1, timeout_s=0.5) as pool:
         assert text_of(pool.submit("plain 1"))
-        monkeypatch.setattr(Connection, "recv_bytes", lambda *given: time.sleep(1.5) or read(*given))
+        monkeypatch.setattr(
+            Connection, "recv_bytes", lambda *given: time.sleep(1.5) or read(*given)
+        )
         assert text_of(pool.submit("plain 2"))
         monkeypatch.undo()
         assert text_of(pool.submit("plain 3"))
@@ -131,7 +138,9 @@ os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
 with ProcessPool({TARGET!r}, num_workers=6, timeout_s=1.5) as pool:
     print(*(future.result()[0] for future in [pool.submit("work 0.5") for _ in range(6)]), sep=",")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert done.stdout.strip() == ",".join(["work 0.5"] * 6), done.stderr
 
 
@@ -146,12 +155,20 @@ def test_a_pause_of_everything_is_not_an_items_time(monkeypatch):
 def test_confined_workers_have_no_variables_no_memory_and_no_files(monkeypatch, tmp_path):
     monkeypatch.setenv("R3_REWARD_TOKEN", "secret")
     with pool_of(1, memory_bytes=2**30) as pool:
-        assert text_of(pool.submit("variables")) == "LANG,OMP_NUM_THREADS,OPENBLAS_NUM_THREADS,PATH"
+        assert (
+            text_of(pool.submit("variables"))
+            == "LANG,OMP_NUM_THREADS,OPENBLAS_NUM_THREADS,PATH"
+        )
         assert lost_by(pool.submit("hoard")).reason == "crashed"
-        assert lost_by(pool.submit(f"once {tmp_path / 'file'}")).detail.startswith("PermissionError")
+        assert lost_by(pool.submit(f"once {tmp_path / 'file'}")).detail.startswith(
+            "PermissionError"
+        )
     with pool_of(1) as pool:
         assert "R3_REWARD_TOKEN" in text_of(pool.submit("variables")).split(",")
-        assert lost_by(pool.submit(f"once {tmp_path / 'file'}")).reason == "crashed" and (tmp_path / "file").exists()
+        assert (
+            lost_by(pool.submit(f"once {tmp_path / 'file'}")).reason == "crashed"
+            and (tmp_path / "file").exists()
+        )
 
 
 def test_what_a_worker_prints_goes_nowhere(pool, capfd):
@@ -176,7 +193,9 @@ def test_a_killed_template_costs_nobody_an_answer(pool):
     pool.close()
 
 
-def test_where_no_process_can_be_started_items_are_unavailable_until_one_can(monkeypatch, caplog):
+def test_where_no_process_can_be_started_items_are_unavailable_until_one_can(
+    monkeypatch, caplog
+):
     monkeypatch.setattr(pool_module, "RETRY_START_S", 0.0)
     with pool_of(1) as pool:
         with monkeypatch.context() as patch:
@@ -217,7 +236,12 @@ for _ in range(4):
 print("running", flush=True)
 sys.stdin.read()
 """
-    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+    owner = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE,
+        text=True,
+    )
     owner.stdout.readline()
     process = psutil.Process(owner.pid)
     until(lambda: len(process.children(recursive=True)) == 3)
@@ -232,7 +256,10 @@ def test_daemons_end_with_their_worker_and_with_nobody_elses(tmp_path):
         sessions = [pool.session(), pool.session()]
         for session in sessions:
             session.submit(f"daemon {tmp_path / str(id(session))}").result()
-        first, second = (psutil.Process(int((tmp_path / str(id(session))).read_text())) for session in sessions)
+        first, second = (
+            psutil.Process(int((tmp_path / str(id(session))).read_text()))
+            for session in sessions
+        )
         pool.timeout_s = 0.2
         assert lost_by(sessions[0].submit("hang")).reason == "timeout"
         pool.timeout_s = PATIENCE_S
@@ -254,7 +281,8 @@ def test_a_stopped_process_holds_an_item_no_longer_than_its_limit(monkeypatch):
         worker = psutil.Process(pool.submit("plain").result(PATIENCE_S).pid)
         (template,) = [psutil.Process(pid) for pid in family() - before - {worker.pid}]
         stop(worker)
-        assert lost_by(pool.submit("z" * 5_000_000)).reason == "timeout"  # it would wait for ever
+        # it would wait for ever
+        assert lost_by(pool.submit("z" * 5_000_000)).reason == "timeout"
         assert text_of(pool.submit("plain")) == "plain"
         stop(template)
         session = pool.session()
@@ -264,7 +292,10 @@ def test_a_stopped_process_holds_an_item_no_longer_than_its_limit(monkeypatch):
 
 def test_a_session_keeps_its_worker_and_what_is_in_it(pool, monkeypatch):
     first, second = pool.session(), pool.session()
-    answers = [session.submit(f"keep {word}").result() for session, word in ((first, "a"), (second, "b"))]
+    answers = [
+        session.submit(f"keep {word}").result()
+        for session, word in ((first, "a"), (second, "b"))
+    ]
     again = first.submit("keep c").result()
     assert (again.text, again.pid) == ("a,c", answers[0].pid) and answers[1].pid != again.pid
     first.close()

@@ -35,7 +35,9 @@ def confined(tmp_path, code):
     outside.mkdir()
     (outside / "secret").write_text("secret")
     program = [sys.executable, "-c", PRELUDE + code, str(own), str(outside), str(os.getpid())]
-    done = subprocess.run(program, capture_output=True, text=True, env={**os.environ, "SECRET": "x"}, timeout=300)
+    done = subprocess.run(
+        program, capture_output=True, text=True, env={**os.environ, "SECRET": "x"}, timeout=300
+    )
     if "LAYER MISSING" in done.stdout:
         pytest.skip(f"this kernel lacks a layer: {done.stdout.strip()}")
     assert done.stderr == ""
@@ -51,7 +53,14 @@ def test_refused(tmp_path, action):
 def test_the_same_actions_work_outside_the_sandbox(tmp_path):
     """The check can fail: without confinement a write outside succeeds."""
     code = PRELUDE.replace("layers = confine(memory_bytes=2**30)", "layers = {}")
-    command = [sys.executable, "-c", code + "open(outside + '/new', 'w')", str(tmp_path), str(tmp_path), "1"]
+    command = [
+        sys.executable,
+        "-c",
+        code + "open(outside + '/new', 'w')",
+        str(tmp_path),
+        str(tmp_path),
+        "1",
+    ]
     subprocess.run(command, check=True)
     assert (tmp_path / "new").exists()
 
@@ -74,7 +83,9 @@ def test_the_layers_that_are_missing_are_those_that_confine_cannot_set_up(tmp_pa
         assert (f"'{layer}': False" in printed) == (name in printed), printed
 
 
-@pytest.mark.parametrize("open_files", [63, 64])  # no path can be opened; no set of rules either
+@pytest.mark.parametrize(
+    "open_files", [63, 64]
+)  # no path can be opened; no set of rules either
 def test_a_layer_that_cannot_be_set_up_is_an_error(tmp_path, open_files):
     if missing_layers():
         pytest.skip(f"this kernel lacks a layer: {missing_layers()}")
@@ -87,7 +98,13 @@ def test_a_layer_that_cannot_be_set_up_is_an_error(tmp_path, open_files):
 
 @pytest.mark.parametrize(
     ("version", "words"),
-    [(-1, "read and write what the user can"), (1, "its version is 1"), (5, "seccomp alone"), (6, None), (7, None)],
+    [
+        (-1, "read and write what the user can"),
+        (1, "its version is 1"),
+        (5, "seccomp alone"),
+        (6, None),
+        (7, None),
+    ],
 )
 def test_what_a_version_of_landlock_leaves_open(version, words):
     gap = next(iter(missing_layers(version)), None)
@@ -96,9 +113,15 @@ def test_what_a_version_of_landlock_leaves_open(version, words):
 
 def test_what_is_missing_is_a_warning_at_the_first_item(monkeypatch, caplog):
     monkeypatch.setattr(pool, "missing_layers", lambda: missing_layers(5))
-    with pool.ProcessPool("tests.machine.processes.awkward:make_worker", memory_bytes=2**30) as workers:
+    with pool.ProcessPool(
+        "tests.machine.processes.awkward:make_worker", memory_bytes=2**30
+    ) as workers:
         workers.submit("plain").result(300)
-    assert [record.levelname for record in caplog.records if "its version is 5" in record.getMessage()] == ["WARNING"]
+    assert [
+        record.levelname
+        for record in caplog.records
+        if "its version is 5" in record.getMessage()
+    ] == ["WARNING"]
 
 
 def test_code_from_strings_is_noticed(tmp_path):

@@ -12,7 +12,11 @@ from hypothesis.strategies import composite, floats, integers, lists, sampled_fr
 from pytest import approx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from r3_openrlhf.method.core.entropy import entropy_statistics, token_logprobs_and_entropy, topk_entropy_bounds
+from r3_openrlhf.method.core.entropy import (
+    entropy_statistics,
+    token_logprobs_and_entropy,
+    topk_entropy_bounds,
+)
 
 INF = math.inf
 ENTROPIES = lists(floats(0, 12), min_size=1, max_size=60)
@@ -40,7 +44,10 @@ def test_agrees_with_the_definition(entropies, fraction):
     num_peak = max(1, math.floor(fraction * len(entropies)))
     highest = sorted(entropies, reverse=True)[:num_peak]
     found = entropy_statistics(entropies, peak_fraction=fraction)
-    assert found == (approx(math.fsum(highest) / num_peak), approx(math.fsum(entropies) / len(entropies)))
+    assert found == (
+        approx(math.fsum(highest) / num_peak),
+        approx(math.fsum(entropies) / len(entropies)),
+    )
 
 
 # ── top-k log-probs -> bounds of the entropy ──
@@ -63,7 +70,9 @@ BY_HAND = {  # log-probs and vocabulary -> lower and upper bound
 }
 
 
-@pytest.mark.parametrize(("logprobs", "vocab_size", "lower", "upper"), BY_HAND.values(), ids=BY_HAND)
+@pytest.mark.parametrize(
+    ("logprobs", "vocab_size", "lower", "upper"), BY_HAND.values(), ids=BY_HAND
+)
 def test_bounds_by_hand(logprobs, vocab_size, lower, upper):
     lower_T, upper_T = topk_entropy_bounds([logprobs], vocab_size=vocab_size)
     assert (lower_T, upper_T) == (approx(lower, abs=1e-5), approx(upper, abs=1e-5))
@@ -72,7 +81,9 @@ def test_bounds_by_hand(logprobs, vocab_size, lower, upper):
 
 def test_bounds_of_given_vectors(vectors):
     for case in vectors["topk_entropy_bounds"]:
-        (lower,), (upper,) = topk_entropy_bounds([[math.log(p) for p in case["probs"]]], vocab_size=case["vocab_size"])
+        (lower,), (upper,) = topk_entropy_bounds(
+            [[math.log(p) for p in case["probs"]]], vocab_size=case["vocab_size"]
+        )
         assert (lower, upper) == (approx(case["lower"]), approx(case["upper"])), case
 
 
@@ -140,7 +151,8 @@ def random_logits(num_tokens, vocab_size, *, spread=3.0, seed=0, dtype=torch.flo
 
 
 def test_exact_entropy_by_hand():
-    logits_TV = torch.tensor([[0.0, 0, 0, 0], [math.log(2), 0, 0, -INF]])  # uniform; 1/2, 1/4, 1/4, 0
+    # uniform; 1/2, 1/4, 1/4, 0
+    logits_TV = torch.tensor([[0.0, 0, 0, 0], [math.log(2), 0, 0, -INF]])
     logprobs_T, entropy_T = token_logprobs_and_entropy(logits_TV, torch.tensor([3, 1]))
     assert logprobs_T.tolist() == approx([-math.log(4), -math.log(4)])
     assert entropy_T.tolist() == approx([math.log(4), 1.5 * math.log(2)])
@@ -151,7 +163,9 @@ def test_exact_entropy_by_hand():
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_agrees_with_float64(dtype, spread, temperature):
     logits_TV, labels_T = random_logits(50, 4000, spread=spread, dtype=dtype)
-    logprobs_T, entropy_T = token_logprobs_and_entropy(logits_TV, labels_T, temperature=temperature, chunk_tokens=16)
+    logprobs_T, entropy_T = token_logprobs_and_entropy(
+        logits_TV, labels_T, temperature=temperature, chunk_tokens=16
+    )
     expected_logprobs_T, expected_entropy_T = in_float64(logits_TV, labels_T, temperature)
     assert logprobs_T.dtype == entropy_T.dtype == torch.float32
     torch.testing.assert_close(logprobs_T.double(), expected_logprobs_T, atol=5e-5, rtol=1e-6)
@@ -165,11 +179,20 @@ def test_logits_far_from_zero_lose_nothing():
     torch.testing.assert_close(entropy_T.double(), expected_T, atol=2e-6, rtol=2e-6)
 
 
-@given(integers(1, 40), integers(1, 60), sampled_from([1.0, 0.7]), sampled_from([torch.float32, torch.bfloat16]))
+@given(
+    integers(1, 40),
+    integers(1, 60),
+    sampled_from([1.0, 0.7]),
+    sampled_from([torch.float32, torch.bfloat16]),
+)
 def test_chunks_change_nothing(num_tokens, chunk_tokens, temperature, dtype):
     logits_TV, labels_T = random_logits(num_tokens, 33, dtype=dtype)
-    whole = token_logprobs_and_entropy(logits_TV, labels_T, temperature=temperature, chunk_tokens=10**6)
-    chunked = token_logprobs_and_entropy(logits_TV, labels_T, temperature=temperature, chunk_tokens=chunk_tokens)
+    whole = token_logprobs_and_entropy(
+        logits_TV, labels_T, temperature=temperature, chunk_tokens=10**6
+    )
+    chunked = token_logprobs_and_entropy(
+        logits_TV, labels_T, temperature=temperature, chunk_tokens=chunk_tokens
+    )
     assert all(torch.equal(one, other) for one, other in zip(whole, chunked, strict=True))
 
 
@@ -177,7 +200,9 @@ def test_impossible_words_count_as_nothing():
     logits_TV, labels_T = random_logits(8, 50)
     masked_TV = torch.cat([logits_TV, torch.full((8, 30), -INF)], dim=1)
     for one, other in zip(
-        token_logprobs_and_entropy(logits_TV, labels_T), token_logprobs_and_entropy(masked_TV, labels_T), strict=True
+        token_logprobs_and_entropy(logits_TV, labels_T),
+        token_logprobs_and_entropy(masked_TV, labels_T),
+        strict=True,
     ):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
     impossible_T, _ = token_logprobs_and_entropy(masked_TV, torch.full((8,), 70))
@@ -213,7 +238,10 @@ class LargestResult(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         for tensor in result if isinstance(result, (tuple, list)) else [result]:
-            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in self.known:
+            if (
+                isinstance(tensor, torch.Tensor)
+                and tensor.untyped_storage().data_ptr() not in self.known
+            ):
                 self.num_bytes = max(self.num_bytes, tensor.untyped_storage().nbytes())
         return result
 

@@ -33,13 +33,20 @@ def test_by_hand(name):
     assert one_in_four is None or advantages(name, [1.0, 0.0, 0.0, 0.0]) == approx(one_in_four)
 
 
-@given(sampled_from(list(ESTIMATORS)), lists(integers(0, 8), min_size=1, max_size=16).flatmap(
-    lambda rewards: permutations(range(len(rewards))).map(lambda order: (rewards, order))
-))  # fmt: skip
-def test_the_order_of_rows_never_matters_and_equal_rewards_teach_nothing(name, rewards_and_order):
+@given(
+    sampled_from(list(ESTIMATORS)),
+    lists(integers(0, 8), min_size=1, max_size=16).flatmap(
+        lambda rewards: permutations(range(len(rewards))).map(lambda order: (rewards, order))
+    ),
+)
+def test_the_order_of_rows_never_matters_and_equal_rewards_teach_nothing(
+    name, rewards_and_order
+):
     rewards, order = rewards_and_order
     found = advantages(name, rewards)
-    assert advantages(name, [rewards[i] for i in order]) == approx([found[i] for i in order], abs=1e-9)
+    assert advantages(name, [rewards[i] for i in order]) == approx(
+        [found[i] for i in order], abs=1e-9
+    )
     if len(set(rewards)) == 1 and name not in VERDICTS_ALONE:
         assert found == [0.0] * len(rewards)
     if name in ("group_norm", "rloo", "dr_grpo", "gpg"):
@@ -48,8 +55,12 @@ def test_the_order_of_rows_never_matters_and_equal_rewards_teach_nothing(name, r
 
 
 def test_what_an_estimator_ignores_is_known():
-    assert {name for name in ESTIMATORS if not ESTIMATORS[name].reads_failures} == set(VERDICTS_ALONE)
-    assert {name for name in ESTIMATORS if ESTIMATORS[name].trains_equal_groups} == set(VERDICTS_ALONE)
+    assert {name for name in ESTIMATORS if not ESTIMATORS[name].reads_failures} == set(
+        VERDICTS_ALONE
+    )
+    assert {name for name in ESTIMATORS if ESTIMATORS[name].trains_equal_groups} == set(
+        VERDICTS_ALONE
+    )
 
 
 def test_a_function_of_a_user_makes_the_advantages_of_a_mixed_batch(tmp_path):
@@ -57,5 +68,9 @@ def test_a_function_of_a_user_makes_the_advantages_of_a_mixed_batch(tmp_path):
         "def longest(rewards, *, num_tokens, recalled):\n    return [t - r for t, r in zip(num_tokens, recalled)]\n"
     )
     path = f"{tmp_path / 'own.py'}:longest"
-    batch = R3(settings_of(advantage__function=path)).mix([rollout(C), rollout(W), rollout(W)], step=0)
-    assert [row.advantage for row in batch.rows] == [float(row.rollout.num_tokens) for row in batch.rows]
+    batch = R3(settings_of(advantage__function=path)).mix(
+        [rollout(C), rollout(W), rollout(W)], step=0
+    )
+    assert [row.advantage for row in batch.rows] == [
+        float(row.rollout.num_tokens) for row in batch.rows
+    ]

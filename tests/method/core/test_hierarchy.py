@@ -11,14 +11,18 @@ from r3_openrlhf.problems.agents.hierarchy import compared_steps, step_returns, 
 
 
 def hierarchy_advantages(states, returns, **options):
-    return weighted_means(compared_steps(states, returns, **options), [len(mine) for mine in returns])
+    return weighted_means(
+        compared_steps(states, returns, **options), [len(mine) for mine in returns]
+    )
 
 
 def brute_force(states, returns, *, depth, alpha, eps):
     """Straight from the definition: for every step and level, look at every other step."""
     steps = [(i, t) for i, mine in enumerate(states) for t in range(len(mine))]
     contexts = {
-        (i, t, k): [states[i][t - back] if t >= back else "before the start" for back in range(k + 1)]
+        (i, t, k): [
+            states[i][t - back] if t >= back else "before the start" for back in range(k + 1)
+        ]
         for i, t in steps
         for k in range(depth + 1)
     }
@@ -36,14 +40,18 @@ def brute_force(states, returns, *, depth, alpha, eps):
             a /= (squares / (len(same) - 1)) ** 0.5 + eps
             levels.append(((k + 1) ** alpha, 0.0 if min(same) == max(same) else a))
         if levels:
-            result[i][t] = sum(weight * a for weight, a in levels) / sum(weight for weight, _ in levels)
+            result[i][t] = sum(weight * a for weight, a in levels) / sum(
+                weight for weight, _ in levels
+            )
     return result
 
 
 def test_by_hand():
     """Two trajectories: a b, c b. At state b (k = 0) the returns are 1 and 3; the states before differ, so every finer
     group, and every group of the first steps, has one step only."""
-    found = hierarchy_advantages([["a", "b"], ["c", "b"]], [[0.0, 1.0], [5.0, 3.0]], depth=2, eps=0.0)
+    found = hierarchy_advantages(
+        [["a", "b"], ["c", "b"]], [[0.0, 1.0], [5.0, 3.0]], depth=2, eps=0.0
+    )
     s = 2**-0.5
     assert found[0] == approx([0.0, -s]) and found[1] == approx([0.0, s])
 
@@ -71,16 +79,26 @@ def test_it_agrees_with_a_brute_force_in_ten_thousand_cases():
     for _ in range(10_000):
         lengths = [draw.randint(0 if n else 1, 4) for n in range(draw.randint(1, 3))]
         states = [[draw.choice("ab") for _ in range(length)] for length in lengths]
-        returns = [[draw.choice([-1.0, 0.0, 0.3, 1.0]) for _ in range(length)] for length in lengths]
-        options = {"depth": draw.randint(0, 3), "alpha": draw.choice([0.0, 1.0, 1.5]), "eps": 1e-6}
+        returns = [
+            [draw.choice([-1.0, 0.0, 0.3, 1.0]) for _ in range(length)] for length in lengths
+        ]
+        options = {
+            "depth": draw.randint(0, 3),
+            "alpha": draw.choice([0.0, 1.0, 1.5]),
+            "eps": 1e-6,
+        }
         found = hierarchy_advantages(states, returns, **options)
         for mine, theirs in zip(found, brute_force(states, returns, **options), strict=True):
             assert mine == approx(theirs, abs=1e-9), (states, returns, options)
 
 
-@given(st.lists(st.integers(-8, 8).map(lambda n: n / 4), min_size=1, max_size=8), st.integers(0, 4))
+@given(
+    st.lists(st.integers(-8, 8).map(lambda n: n / 4), min_size=1, max_size=8), st.integers(0, 4)
+)
 def test_one_step_from_one_state_is_grpo(rewards, depth):
-    found = hierarchy_advantages([["s"]] * len(rewards), [[r] for r in rewards], depth=depth, eps=1e-9)
+    found = hierarchy_advantages(
+        [["s"]] * len(rewards), [[r] for r in rewards], depth=depth, eps=1e-9
+    )
     assert [a for (a,) in found] == approx(group_advantages(rewards, lam=1e-9), abs=1e-9)
 
 

@@ -17,10 +17,13 @@ from r3_openrlhf.method.types import Verdict
 from tests.method.core.test_mixed_batch import recall, rollout
 
 C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
-TOKEN = RankingScore(lambda rollouts: [float(one.response_ids[2]) for one in rollouts])  # with ties
+# with ties
+TOKEN = RankingScore(lambda rollouts: [float(one.response_ids[2]) for one in rollouts])
 
-success = st.sampled_from([0.25, 1.0, 1.0, 1.25, 1.9])  # penalised, plain, or with a length reward
-failure = st.sampled_from([-1.0, 0.0, 0.0, 0.3, 0.8, 0.95, 1.0, 1.6, 7.0])  # some are paid like a success
+# penalised, plain, or with a length reward
+success = st.sampled_from([0.25, 1.0, 1.0, 1.25, 1.9])
+# some are paid like a success
+failure = st.sampled_from([-1.0, 0.0, 0.0, 0.3, 0.8, 0.95, 1.0, 1.6, 7.0])
 row = st.one_of(
     st.tuples(st.just(C), success, st.booleans()),
     *[st.tuples(st.just(W), failure, st.booleans())] * 3,
@@ -54,24 +57,41 @@ class Case:
         batch = MixedBatch(rollouts, [one.uid for one in rollouts])
         recall(
             batch,
-            lambda uid, verdict: [rollout(C, uid=uid, reward=r) for r in self.groups[int(uid)][1] if verdict is C],
+            lambda uid, verdict: [
+                rollout(C, uid=uid, reward=r) for r in self.groups[int(uid)][1] if verdict is C
+            ],
         )
-        batch.rank(batch.rows_to_rank(scope="truncated"), TOKEN, None, max_reward=self.max_reward)
-        batch.advantages(**{"alpha": 1.0, "lam": 0.0, "scope": "mixed_groups", "guard": "centred"} | self.options)
+        batch.rank(
+            batch.rows_to_rank(scope="truncated"), TOKEN, None, max_reward=self.max_reward
+        )
+        batch.advantages(
+            **{"alpha": 1.0, "lam": 0.0, "scope": "mixed_groups", "guard": "centred"}
+            | self.options
+        )
         return batch
 
     def values(self, order=None):
         """(group, place): advantage; recalled rows have the places -1, -2 and so on."""
         batch = self.batch(order)
-        recalled = {(int(g.uid), ~n): batch.rows[i].advantage for g in batch.groups for n, i in enumerate(g.recalled)}
+        recalled = {
+            (int(g.uid), ~n): batch.rows[i].advantage
+            for g in batch.groups
+            for n, i in enumerate(g.recalled)
+        }
         fresh = [one for one in batch.rows if not one.recalled]
-        return recalled | {tuple(one.rollout.response_ids[:2].tolist()): one.advantage for one in fresh}
+        return recalled | {
+            tuple(one.rollout.response_ids[:2].tolist()): one.advantage for one in fresh
+        }
 
 
 groups = st.lists(
-    st.tuples(st.lists(row, min_size=1, max_size=8), st.lists(success, max_size=3)), min_size=1, max_size=3
+    st.tuples(st.lists(row, min_size=1, max_size=8), st.lists(success, max_size=3)),
+    min_size=1,
+    max_size=3,
 )
-cases = st.builds(Case, groups, st.fixed_dictionaries(OPTIONS), st.sampled_from([0.1, 0.5, 0.9]))
+cases = st.builds(
+    Case, groups, st.fixed_dictionaries(OPTIONS), st.sampled_from([0.1, 0.5, 0.9])
+)
 
 
 @given(cases, st.integers(0, 99), st.sampled_from([-2.0, 0.25, 5.0]))
@@ -90,7 +110,8 @@ def test_order_and_a_shift_of_all_rewards_change_nothing(case, seed, shift):
 def test_equal_rewards_have_no_advantage(case):
     """Exactly, and whatever the verdicts are."""
     alike = [
-        ([(v, None if v is U else 0.7, False) for v, *_ in rows], [0.7 for _ in old]) for rows, old in case.groups
+        ([(v, None if v is U else 0.7, False) for v, *_ in rows], [0.7 for _ in old])
+        for rows, old in case.groups
     ]
     assert set(replace(case, groups=alike).values().values()) <= {0.0}
 
@@ -99,12 +120,18 @@ def test_equal_rewards_have_no_advantage(case):
 def test_an_ungraded_row_and_what_a_group_recalls_change_no_other_value(case, stored):
     values = case.values()
     rows, old = case.groups[0]
-    without = replace(case, groups=[([one for one in rows if one[0] is not U], old), *case.groups[1:]])
+    without = replace(
+        case, groups=[([one for one in rows if one[0] is not U], old), *case.groups[1:]]
+    )
     kept = [i for i, one in enumerate(rows) if one[0] is not U]
     if not any(one[2] for one in rows):  # the score of a ranked row is a matter of its place
-        assert without.values() == {(g, kept.index(i) if g == 0 and i >= 0 else i): v for (g, i), v in values.items()}
+        assert without.values() == {
+            (g, kept.index(i) if g == 0 and i >= 0 else i): v for (g, i), v in values.items()
+        }
     more = replace(case, groups=[(rows, old + stored), *case.groups[1:]]).values()
-    assert {key: v for key, v in more.items() if key[0]} == {key: v for key, v in values.items() if key[0]}
+    assert {key: v for key, v in more.items() if key[0]} == {
+        key: v for key, v in values.items() if key[0]
+    }
 
 
 @given(cases)
@@ -115,26 +142,41 @@ def test_without_a_ranking_it_is_eq_3_for_a_group_that_recalled_and_eq_1_for_any
         rows = [batch.rows[i] for i in group.rows]
         rewards = [one.outcome_reward for one in rows]
         spread = stdev(rewards) if len(set(rewards)) > 1 else 1.0
-        damped = [bool(group.recalled) and (options["scope"] == "mixed_groups" or one.recalled) for one in rows]
+        damped = [
+            bool(group.recalled) and (options["scope"] == "mixed_groups" or one.recalled)
+            for one in rows
+        ]
         plain = [
-            (r - fmean(rewards)) / ((options["alpha"] if damp else 1.0) * spread + options["lam"])
+            (r - fmean(rewards))
+            / ((options["alpha"] if damp else 1.0) * spread + options["lam"])
             for r, damp in zip(rewards, damped, strict=True)
         ]
-        right = [value for value, one in zip(plain, rows, strict=True) if one.rollout.verdict is C]
+        right = [
+            value for value, one in zip(plain, rows, strict=True) if one.rollout.verdict is C
+        ]
         verdict = max(0.0, fmean(right)) if 0 < len(right) < len(rows) else 0.0
         for one, value in zip(rows, plain, strict=True):
             part = verdict if one.rollout.verdict is C else 0.0
-            assert one.advantage == approx(value + (options["success_scale"] - 1) * part, abs=1e-9)
+            assert one.advantage == approx(
+                value + (options["success_scale"] - 1) * part, abs=1e-9
+            )
         if len(right) == len(rows) and "mixed" not in options["scope"]:
             assert sum(one.advantage for one in rows) == approx(0.0, abs=1e-9)
 
 
-@given(cases, st.sampled_from([*list(ESTIMATORS.values()), GroupEstimator(lambda rewards: [-r for r in rewards])]))
+@given(
+    cases,
+    st.sampled_from(
+        [*list(ESTIMATORS.values()), GroupEstimator(lambda rewards: [-r for r in rewards])]
+    ),
+)
 def test_no_estimator_lifts_a_ranked_failure_above_a_success(case, estimator):
     batch = replace(case, options=case.options | {"estimator": estimator}).batch()
     for group in batch.groups:
         rows = [batch.rows[i] for i in group.rows]
-        least = min([one.advantage for one in rows if one.rollout.verdict is C], default=math.inf)
+        least = min(
+            [one.advantage for one in rows if one.rollout.verdict is C], default=math.inf
+        )
         assert all(one.advantage <= least for one in rows if one.ranked)
 
 
@@ -146,16 +188,19 @@ def test_a_ranked_failure_keeps_its_pay_and_is_below_every_success(case):
         ranked = [one for one in rows if one.ranked]
         right = [one for one in rows if one.rollout.verdict is C]
         for one in ranked:
-            assert all(one.reward < other.reward and one.advantage <= other.advantage for other in right)
-            for other in ranked:  # one of equal pay follows the ranking, one of equal rank the pay
+            assert all(
+                one.reward < other.reward and one.advantage <= other.advantage
+                for other in right
+            )
+            # one of equal pay follows the ranking, one of equal rank the pay
+            for other in ranked:
                 a, b = ((x.outcome_reward, x.ranking_reward) for x in (one, other))
                 if a != b and a[0] >= b[0] and a[1] >= b[1]:
                     assert one.reward > other.reward and one.advantage > other.advantage
         parts = [one.reward - one.outcome_reward for one in ranked]
         for other in [one for one in rows if ranked and not one.ranked and one not in right]:
-            part = (
-                other.reward - other.outcome_reward
-            )  # of a failure that is not ranked: below 0 where all are lowered
+            # of a failure that is not ranked: below 0 where all are lowered
+            part = other.reward - other.outcome_reward
             assert (
                 fmean(parts) == approx(part, abs=1e-9)
                 if case.options["guard"] == "centred"

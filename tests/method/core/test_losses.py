@@ -16,7 +16,13 @@ def rows(seed, count=12, width=7):
     now = -3 * torch.rand(count, width, generator=draw) * mask
     then = (now - 1.5 * torch.randn(count, width, generator=draw)) * mask
     advantages = torch.randn(count, 1, generator=draw) * mask
-    return now.requires_grad_(), then, advantages, mask, torch.rand(count, 1, generator=draw) < 0.5
+    return (
+        now.requires_grad_(),
+        then,
+        advantages,
+        mask,
+        torch.rand(count, 1, generator=draw) < 0.5,
+    )
 
 
 def written_out(name, now, then, advantage, recalled, low, high, dual):
@@ -36,7 +42,10 @@ def written_out(name, now, then, advantage, recalled, low, high, dual):
     if name == "gspo":
         return [clipped(math.exp(mean))] * len(now)
     if name == "cispo":
-        return [-min(max(r, 1 - low), 1 + high) * advantage * n for r, n in zip(ratios, now, strict=True)]
+        return [
+            -min(max(r, 1 - low), 1 + high) * advantage * n
+            for r, n in zip(ratios, now, strict=True)
+        ]
     if name == "gmpo":
         logs = [n - t for n, t in zip(now, then, strict=True)]
         bounded = [min(x, 0.4) if advantage > 0 else max(x, -0.4) for x in logs]
@@ -54,9 +63,16 @@ def test_each_loss_is_its_formula(name, dual_clip):
     for seed in range(20):
         now, then, advantages, mask, recalled = rows(seed)
         settings = LossSettings(0.2, 0.3, dual_clip)
-        found, _ = LOSSES[name].of(now, then, advantages, mask, settings=settings, recalled=recalled)
+        found, _ = LOSSES[name].of(
+            now, then, advantages, mask, settings=settings, recalled=recalled
+        )
         for i, length in enumerate(mask.sum(-1).int().tolist()):
-            of_row = [now[i, :length].tolist(), then[i, :length].tolist(), advantages[i, 0].item(), recalled[i].item()]
+            of_row = [
+                now[i, :length].tolist(),
+                then[i, :length].tolist(),
+                advantages[i, 0].item(),
+                recalled[i].item(),
+            ]
             expected = written_out(name, *of_row, *settings)
             assert found[i, :length].tolist() == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
@@ -84,11 +100,17 @@ def test_the_written_out_losses_of_openrlhf_are_its_own(name, dual_clip):
 
     for seed in range(20):
         now, then, advantages, mask, _ = rows(seed)
-        theirs = PolicyLoss(0.1, 0.4, dual_clip=dual_clip, token_level_loss=name == "ppo", policy_loss_type=name)
-        ours = OwnLoss(LOSSES[name], LossSettings(0.1, 0.4, dual_clip), token_level_loss=name == "ppo")
+        theirs = PolicyLoss(
+            0.1, 0.4, dual_clip=dual_clip, token_level_loss=name == "ppo", policy_loss_type=name
+        )
+        ours = OwnLoss(
+            LOSSES[name], LossSettings(0.1, 0.4, dual_clip), token_level_loss=name == "ppo"
+        )
         results = []
         for loss_of in (theirs, ours):
-            denominators = dict(dp_size=2, batch_num_tokens=mask.sum() * 3, global_batch_size=24.0)
+            denominators = dict(
+                dp_size=2, batch_num_tokens=mask.sum() * 3, global_batch_size=24.0
+            )
             loss, clip, kl, *others = loss_of(
                 now, then, advantages, action_mask=mask, rollout_log_probs=then, **denominators
             )
@@ -124,7 +146,9 @@ def test_masked_places_are_harmless_whatever_the_loss_does_at_log_prob_0(functio
     old = (-torch.rand(4, 6) - 0.1).where(mask, 0.0)
     ours = OwnLoss(TokenLoss(function), LossSettings(), token_level_loss=True)
     counts = {"dp_size": 1, "batch_num_tokens": mask.sum(), "global_batch_size": 4}
-    loss = ours(now, old, torch.randn(4, 6) * mask, mask.float(), rollout_log_probs=None, **counts)[0]
+    loss = ours(
+        now, old, torch.randn(4, 6) * mask, mask.float(), rollout_log_probs=None, **counts
+    )[0]
     loss.backward()
     assert loss.isfinite() and now.grad.isfinite().all()
     assert (now.grad[~mask] == 0).all() and (now.grad[mask] != 0).any()

@@ -26,8 +26,15 @@ TURN = TurnFacts(trajectory="t", index=0, state="s", reward=0.0, step_return=0.0
 
 def rollout(verdict=W, *, uid="a", reward=None, truncated=False, step=0, context=Context.PLAIN):
     return make_rollout(
-        uid, ids=(3, 4, 5), prompt=(1, 2), verdict=verdict, reward=reward, truncated=truncated, policy_step=step, context=context
-    )  # fmt: skip
+        uid,
+        ids=(3, 4, 5),
+        prompt=(1, 2),
+        verdict=verdict,
+        reward=reward,
+        truncated=truncated,
+        policy_step=step,
+        context=context,
+    )
 
 
 def group(*verdicts, **settings):
@@ -36,7 +43,9 @@ def group(*verdicts, **settings):
 
 def stored(verdict, count=1, step=3, reward=None):
     return lambda uid, wanted: (
-        [rollout(verdict, uid=uid, step=step, reward=reward) for _ in range(count)] if wanted is verdict else []
+        [rollout(verdict, uid=uid, step=step, reward=reward) for _ in range(count)]
+        if wanted is verdict
+        else []
     )
 
 
@@ -56,7 +65,10 @@ def test_a_group_that_starts_elsewhere_asks_for_nothing():
     """Behind the first tokens of a stored response no stored rollout starts."""
     batch = MixedBatch(group(W, W, context=Context.PREFIX) + group(W, W), ["p", "p", "g", "g"])
     recall(batch, stored(C))
-    assert [one.replay for one in batch.groups] == [RecallFate.STARTS_ELSEWHERE, RecallFate.RECALLED]
+    assert [one.replay for one in batch.groups] == [
+        RecallFate.STARTS_ELSEWHERE,
+        RecallFate.RECALLED,
+    ]
     assert [len(one.rows) for one in batch.groups] == [2, 3]
 
 
@@ -86,12 +98,19 @@ def test_a_row_knows_its_place_and_the_prompt_of_its_group():
     elsewhere = rollout(C)
     elsewhere.prompt_ids = np.array([1, 2, 9], dtype=np.int32)
     recall(batch, lambda uid, verdict: [rollout(C), elsewhere])
-    assert [row.index for row in batch.rows] == list(range(6)) and batch.groups[0].rows == [0, 1, 4, 5]
+    assert [row.index for row in batch.rows] == list(range(6)) and batch.groups[0].rows == [
+        0,
+        1,
+        4,
+        5,
+    ]
     assert [batch.first_of(row).index for row in batch.rows] == [0, 0, 2, 2, 0, 0]
     assert [batch.has_own_prompt(row) for row in batch.rows] == [True] * 5 + [False]
 
 
-@pytest.mark.parametrize(("turn", "fate"), [(None, RecallFate.RECALLED), (TURN, RecallFate.STARTS_ELSEWHERE)])
+@pytest.mark.parametrize(
+    ("turn", "fate"), [(None, RecallFate.RECALLED), (TURN, RecallFate.STARTS_ELSEWHERE)]
+)
 def test_a_group_that_plays_behind_an_attempt_takes_nothing_stored(turn, fate):
     played = group(W, W, context=Context.REFLECTION)
     for one in played:
@@ -114,7 +133,9 @@ def test_a_turn_keeps_its_own_prompt():
 def test_replace_keeps_the_size_and_the_statistics_of_the_union():
     batch = MixedBatch(group(W, W, W, W), ["g"] * 4)
     recall(batch, stored(C, count=2), mode="replace")
-    assert batch.trained == [row for row in batch.rows if row.trained] and len(batch.trained) == 4
+    assert (
+        batch.trained == [row for row in batch.rows if row.trained] and len(batch.trained) == 4
+    )
     values = batch.advantages(**EQ3)
     assert values == approx(group_advantages([0, 0, 0, 0, 1.5, 1.5]))
 
@@ -127,11 +148,18 @@ def test_replace_never_empties_the_group():
 
 def entropy_of(values):
     numbers = iter(values)
-    return lambda row: EntropyStatistics(peak=(n := next(numbers))[0], global_=n[1], source="exact")
+    return lambda row: EntropyStatistics(
+        peak=(n := next(numbers))[0], global_=n[1], source="exact"
+    )
 
 
 def test_only_truncated_rows_of_an_all_wrong_group_are_ranked():
-    rows = [rollout(W, truncated=True), rollout(W), rollout(W, truncated=True), rollout(W, truncated=True)]
+    rows = [
+        rollout(W, truncated=True),
+        rollout(W),
+        rollout(W, truncated=True),
+        rollout(W, truncated=True),
+    ]
     batch = MixedBatch(rows + group(C, W, uid="b", truncated=True), ["g"] * 4 + ["h"] * 2)
     found = batch.rows_to_rank(scope="truncated")
     assert found == {0: [0, 2, 3]}
@@ -143,7 +171,12 @@ def test_only_truncated_rows_of_an_all_wrong_group_are_ranked():
 
 def test_the_guard_keeps_a_ranking_from_growing_to_full_size():
     batch = MixedBatch(group(W, W, truncated=True), ["g"] * 2)
-    batch.rank(batch.rows_to_rank(scope="truncated"), ENTROPY, entropy_of([(2, 0.1), (1, 0.2)]), max_reward=0.5)
+    batch.rank(
+        batch.rows_to_rank(scope="truncated"),
+        ENTROPY,
+        entropy_of([(2, 0.1), (1, 0.2)]),
+        max_reward=0.5,
+    )
     assert batch.advantages(**EQ3) == approx([0.7071, -0.7071], abs=1e-4)
     assert batch.advantages(**{**EQ3, "guard": "no_std"}) == approx([0.25, -0.25])
     assert batch_metrics(batch, step=0)["r3/advantage/unverified_share"] == 1
@@ -153,11 +186,18 @@ def test_the_centred_guard_makes_being_truncated_worth_nothing():
     """Rewards .5, 0 for two ranked rows and 0 for one that ended: without a guard the mean ranked row is above it."""
     rows = [rollout(W, truncated=True), rollout(W, truncated=True), rollout(W)]
     batch = MixedBatch(rows, ["g"] * 3)
-    batch.rank(batch.rows_to_rank(scope="truncated"), ENTROPY, entropy_of([(2, 0.1), (1, 0.2)]), max_reward=0.5)
+    batch.rank(
+        batch.rows_to_rank(scope="truncated"),
+        ENTROPY,
+        entropy_of([(2, 0.1), (1, 0.2)]),
+        max_reward=0.5,
+    )
     assert batch.advantages(**{**EQ3, "guard": "no_std"}) == approx([1 / 3, -1 / 6, -1 / 6])
     assert batch.advantages(**{**EQ3, "guard": "centred"}) == approx([0.25, -0.25, 0.0])
     recall(batch, stored(C, reward=1.0))  # rewards .25, -.25, 0, 1: mean .25, sample std .5401
-    assert batch.advantages(**{**EQ3, "guard": "centred"}) == approx([0.0, -0.9258, -0.4629, 1.3887], abs=1e-4)
+    assert batch.advantages(**{**EQ3, "guard": "centred"}) == approx(
+        [0.0, -0.9258, -0.4629, 1.3887], abs=1e-4
+    )
     assert batch_metrics(batch, step=5)["r3/advantage/unverified_share"] == 0
 
 
@@ -171,12 +211,20 @@ def test_metrics_of_replay_and_reflection():
     assert metrics["r3/replay/recalled"] == 2
     assert metrics["r3/replay/mean_lag"] == 7
     assert metrics["r3/reflection/groups"] == 1
-    assert (metrics["r3/reflection/accuracy"], metrics["r3/reflection/plain_accuracy"]) == (0.5, 0.0)
+    assert (metrics["r3/reflection/accuracy"], metrics["r3/reflection/plain_accuracy"]) == (
+        0.5,
+        0.0,
+    )
 
 
 def test_every_generated_token_is_counted_with_one_kind_of_group():
     """Three tokens each: two mixed, two right, two wrong, two behind a reflection prompt; a recalled row was not generated."""
-    rows = group(C, W) + group(C, C, uid="b") + group(W, W, uid="c") + group(W, C, uid="c", context=Context.REFLECTION)
+    rows = (
+        group(C, W)
+        + group(C, C, uid="b")
+        + group(W, W, uid="c")
+        + group(W, C, uid="c", context=Context.REFLECTION)
+    )
     batch = MixedBatch([*rows, rollout(U, uid="d")], [*"gghhiirr", "u"])
     recall(batch, stored(C, count=2))
     metrics = batch_metrics(batch, step=5)

@@ -16,7 +16,9 @@ from tests.method.core.test_hierarchy import hierarchy_advantages
 
 
 def of_zeros(shape, labels, **options):
-    return entropy.token_logprobs_and_entropy(torch.zeros(shape), torch.tensor(labels, dtype=torch.long), **options)
+    return entropy.token_logprobs_and_entropy(
+        torch.zeros(shape), torch.tensor(labels, dtype=torch.long), **options
+    )
 
 
 MODULES = (advantages, entropy, ranking, reflection, replay, rewards, hierarchy)

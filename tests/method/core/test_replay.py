@@ -17,14 +17,24 @@ CANDIDATES = lists(integers(0, 3), max_size=10).map(
 )
 
 
-@given(CANDIDATES, integers(1, 12), sampled_from(["uniform", "newest", "lowest_entropy"]), integers(0, 99))
+@given(
+    CANDIDATES,
+    integers(1, 12),
+    sampled_from(["uniform", "newest", "lowest_entropy"]),
+    integers(0, 99),
+)
 def test_distinct_candidates_and_never_more_than_k(stored, k, order, seed):
     chosen = choose(stored, k=k, order=order, rng=random.Random(seed))
     assert len(chosen) == min(k, len(stored))
     assert len(set(chosen)) == len(chosen) and set(chosen) <= set(stored)
 
 
-@given(CANDIDATES, integers(1, 5), sampled_from(["uniform", "newest", "lowest_entropy"]), integers(0, 99))
+@given(
+    CANDIDATES,
+    integers(1, 5),
+    sampled_from(["uniform", "newest", "lowest_entropy"]),
+    integers(0, 99),
+)
 def test_the_order_of_storing_changes_nothing(stored, k, order, seed):
     shuffled = random.Random(seed + 1).sample(stored, len(stored))
     chosen = choose(stored, k=k, order=order, rng=random.Random(seed))
@@ -34,7 +44,9 @@ def test_the_order_of_storing_changes_nothing(stored, k, order, seed):
 def test_uniform_is_uniform():
     stored = [Stored(step, (step,)) for step in range(5)]
     rng = random.Random(0)
-    drawn = Counter(row for _ in range(5000) for row in choose(stored, k=2, order="uniform", rng=rng))
+    drawn = Counter(
+        row for _ in range(5000) for row in choose(stored, k=2, order="uniform", rng=rng)
+    )
     # each row is drawn in 2/5 of 5000 draws, standard deviation 35
     assert all(abs(drawn[row] - 2000) < 5 * 35 for row in stored)
 

@@ -23,26 +23,44 @@ def test_a_cut_by_hand():
     assert state_of(CUTS["value"], [0.9], [], rng) is None
 
 
-@given(st.lists(st.floats(-2, 2), min_size=2, max_size=40), st.sampled_from(sorted(CUTS)), st.integers(0, 9))
+@given(
+    st.lists(st.floats(-2, 2), min_size=2, max_size=40),
+    st.sampled_from(sorted(CUTS)),
+    st.integers(0, 9),
+)
 def test_earlier_cuts_follow_the_same_rule_in_the_half_before(values, name, seed):
     found = state_of(CUTS[name], values, list(range(1, len(values))), random.Random(seed))
     lengths = [length for length, _ in found.cuts]
-    assert all(earlier <= later // 2 for later, earlier in zip(lengths, lengths[1:], strict=False))
+    assert all(
+        earlier <= later // 2 for later, earlier in zip(lengths, lengths[1:], strict=False)
+    )
     if name == "value":
-        for limit, (length, value) in zip([len(values) - 1, *(n // 2 for n in lengths)], found.cuts, strict=False):
+        for limit, (length, value) in zip(
+            [len(values) - 1, *(n // 2 for n in lengths)], found.cuts, strict=False
+        ):
             assert value == values[length] == max(values[1 : limit + 1])
 
 
 def test_the_control_cuts_anywhere_whatever_the_critic_says():
     rng, values = random.Random(0), [0.0] * 9 + [9.0]
-    lengths = Counter(state_of(CUTS["random"], values, list(range(1, 10)), rng).num_tokens for _ in range(9000))
-    assert sorted(lengths) == list(range(1, 10)) and all(abs(count - 1000) < 150 for count in lengths.values())
+    lengths = Counter(
+        state_of(CUTS["random"], values, list(range(1, 10)), rng).num_tokens
+        for _ in range(9000)
+    )
+    assert sorted(lengths) == list(range(1, 10)) and all(
+        abs(count - 1000) < 150 for count in lengths.values()
+    )
 
 
 def test_a_cut_of_ones_own_is_followed(tmp_path):
-    (tmp_path / "cuts.py").write_text("def last(values, places, rng):\n    return places[-1], values[places[-1]]\n")
+    (tmp_path / "cuts.py").write_text(
+        "def last(values, places, rng):\n    return places[-1], values[places[-1]]\n"
+    )
     own = CUTS[f"{tmp_path}/cuts.py:last"]
-    assert state_of(own, [0.5, 0.25, 0.125], [1, 2], random.Random(0)).cuts == [(2, 0.125), (1, 0.25)]
+    assert state_of(own, [0.5, 0.25, 0.125], [1, 2], random.Random(0)).cuts == [
+        (2, 0.125),
+        (1, 0.25),
+    ]
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12))
@@ -50,7 +68,10 @@ def test_failures_move_the_cut_earlier_and_a_success_keeps_it(outcomes):
     """Continuations of a response with cuts of 8, 4 and 2 tokens, one after another; 3: a success."""
     known = {8: [0, 0], 4: [0, 0], 2: [0, 0]}
     for outcome in outcomes:
-        cuts = [state(num_tokens=n, tries=tries, successes=right) for n, (tries, right) in known.items()]
+        cuts = [
+            state(num_tokens=n, tries=tries, successes=right)
+            for n, (tries, right) in known.items()
+        ]
         (now,) = next_cuts(cuts)
         failures = {n: 0 if right else tries for n, (tries, right) in known.items()}
         assert now.num_tokens == max(n for n in known if failures[n] == min(failures.values()))
@@ -71,5 +92,8 @@ def test_states_are_drawn_by_value_and_novelty():
     for uid, weight in (("best", 1.0), ("tried", 0.25), ("old", 0.5), ("worst", 0.25)):
         assert first[uid] / count == approx(weight / 2, abs=0.012)
     scaled = [state(one.uid, value=one.value * 100 - 7, tries=one.tries) for one in states]
-    orders = [[one.uid for one in promising(found, random.Random(3))] for found in (states, scaled)]
-    assert orders[0] == orders[1] and promising([], rng) == []  # the scale of rewards does not matter
+    orders = [
+        [one.uid for one in promising(found, random.Random(3))] for found in (states, scaled)
+    ]
+    # the scale of rewards does not matter
+    assert orders[0] == orders[1] and promising([], rng) == []

@@ -10,5 +10,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 @pytest.fixture
 def quick_path():
-    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None) as directory:
+    with tempfile.TemporaryDirectory(
+        dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
+    ) as directory:
         yield Path(directory)

@@ -5,7 +5,14 @@ import sqlite3
 import numpy as np
 
 from r3_openrlhf.method.history.drafts import CONTEXTS, VERDICTS
-from r3_openrlhf.method.types import Context, EntropyStatistics, PlayedTurn, PromisingState, Rollout, Verdict
+from r3_openrlhf.method.types import (
+    Context,
+    EntropyStatistics,
+    PlayedTurn,
+    PromisingState,
+    Rollout,
+    Verdict,
+)
 
 noise = np.random.default_rng(0)
 TURN_FIELDS = ("num_tokens", "state", "observation", "action", "reward", "valid", "truncated")
@@ -29,7 +36,13 @@ def make_rollout(
     """`turns`: how many of the ids are the response of each turn of a trajectory."""
     if reward is None and verdict is not Verdict.UNGRADED:
         reward = 1.5 if verdict is Verdict.CORRECT else 0.0
-    more = {"policy_step": 0, "epoch": 1, "truncated": False, "finish_reason": "stop", "reason": "wrong"} | more
+    more = {
+        "policy_step": 0,
+        "epoch": 1,
+        "truncated": False,
+        "finish_reason": "stop",
+        "reason": "wrong",
+    } | more
     if prefix_tokens:
         more["given"] = ((0, prefix_tokens),)
     if logprobs is None:
@@ -43,9 +56,13 @@ def make_rollout(
         response_logprobs=np.array(logprobs, dtype=np.float32),
         verdict=verdict,
         reward=reward,
-        entropy=None if entropy is None else EntropyStatistics(peak=entropy[0], global_=entropy[1], source="exact"),
+        entropy=None
+        if entropy is None
+        else EntropyStatistics(peak=entropy[0], global_=entropy[1], source="exact"),
         state=None if state is None else PromisingState(num_tokens=state[0], value=state[1]),
-        turns=None if turns is None else tuple(make_turn(place, tokens) for place, tokens in enumerate(turns)),
+        turns=None
+        if turns is None
+        else tuple(make_turn(place, tokens) for place, tokens in enumerate(turns)),
         **more,
     )
 
@@ -97,7 +114,11 @@ def values(rollout):
         None
         if rollout.turns is None
         else tuple(
-            (turn.prompt_ids.dtype.str, turn.prompt_ids.tobytes(), *map(turn.__getattribute__, TURN_FIELDS))
+            (
+                turn.prompt_ids.dtype.str,
+                turn.prompt_ids.tobytes(),
+                *map(turn.__getattribute__, TURN_FIELDS),
+            )
             for turn in rollout.turns
         ),
     )
@@ -107,11 +128,19 @@ def dump(path):
     """Everything in the file but when it was written, in an order of its own."""
     connection = sqlite3.connect(path)
     try:
-        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall()
+        tables = connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
+        ).fetchall()
         content = {}
         for (table,) in tables:
-            columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})") if row[1] != "committed_at"]
-            content[table] = connection.execute(f"SELECT {', '.join(columns)} FROM {table} ORDER BY 1, 2").fetchall()
+            columns = [
+                row[1]
+                for row in connection.execute(f"PRAGMA table_info({table})")
+                if row[1] != "committed_at"
+            ]
+            content[table] = connection.execute(
+                f"SELECT {', '.join(columns)} FROM {table} ORDER BY 1, 2"
+            ).fetchall()
         return content
     finally:
         connection.close()
@@ -124,4 +153,7 @@ def counts(store, uid):
             "SELECT context, verdict, count, reward_sum FROM counters JOIN problems p ON p.id = problem WHERE uid = ?",
             (uid,),
         )
-        return {(CONTEXTS[context], VERDICTS[verdict]): (count, total) for context, verdict, count, total in rows}
+        return {
+            (CONTEXTS[context], VERDICTS[verdict]): (count, total)
+            for context, verdict, count, total in rows
+        }

@@ -9,7 +9,8 @@ from hypothesis.extra.numpy import arrays
 from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.history.codec import Codec, digest
 
-any_float32 = arrays(np.uint32, st.integers(0, 200)).map(lambda bits: bits.view(np.float32))  # NaNs, -0.0, denormals
+# NaNs, -0.0, denormals
+any_float32 = arrays(np.uint32, st.integers(0, 200)).map(lambda bits: bits.view(np.float32))
 
 
 @given(any_float32 | arrays(np.int32, st.integers(0, 200)))

@@ -31,7 +31,9 @@ def sampled_in(step):
         return make_rollout(
             rng.choice("abcdef"),
             ids=ids,
-            verdict=rng.choice([Verdict.CORRECT, Verdict.WRONG, Verdict.WRONG, Verdict.UNGRADED]),
+            verdict=rng.choice(
+                [Verdict.CORRECT, Verdict.WRONG, Verdict.WRONG, Verdict.UNGRADED]
+            ),
             context=context,
             policy_step=step,
             prefix_tokens=rng.randrange(1, 4) % len(ids) if context is Context.PREFIX else 0,
@@ -46,7 +48,9 @@ def contents(store):
         (stored.step, stored.copies, values(stored.rollout))
         for uid in "abcdef"
         for verdict in (Verdict.CORRECT, Verdict.WRONG)
-        for stored in store.recall(uid, verdict, k=99, step=0, max_policy_lag=99, contexts=tuple(Context))
+        for stored in store.recall(
+            uid, verdict, k=99, step=0, max_policy_lag=99, contexts=tuple(Context)
+        )
     ]
     return (
         store.last_step,
@@ -93,7 +97,8 @@ def killed_run(path, delay_s, *, while_opening):
         def acknowledge(*steps):
             os.write(writer, struct.pack("=qq", *steps))
             if not any(signal.getitimer(signal.ITIMER_PROF)):
-                signal.setitimer(signal.ITIMER_PROF, delay_s)  # SIGPROF ends a process that has no handler
+                # SIGPROF ends a process that has no handler
+                signal.setitimer(signal.ITIMER_PROF, delay_s)
 
         try:
             run(path, acknowledge)
@@ -112,7 +117,8 @@ def killed_run(path, delay_s, *, while_opening):
 
 
 def test_a_kill_at_random_moments(tmp_path, expected, monkeypatch):
-    monkeypatch.setattr(lease, "LEASE_S", 0.5)  # who is killed before it has written its name is waited for
+    # who is killed before it has written its name is waited for
+    monkeypatch.setattr(lease, "LEASE_S", 0.5)
     monkeypatch.setattr(lease, "BEAT_S", 0.1)
     rng = random.Random(20)
     moments = {"while committing": 0, "between": 0, "before the first word": 0}
@@ -133,4 +139,5 @@ def test_a_kill_at_random_moments(tmp_path, expected, monkeypatch):
         if last == LAST_STEP:
             fresh += 1
             path = tmp_path / f"{fresh}.sqlite"
-    assert moments["while committing"] > NUM_KILLS // 10, moments  # the kills did hit the interesting places
+    # the kills did hit the interesting places
+    assert moments["while committing"] > NUM_KILLS // 10, moments

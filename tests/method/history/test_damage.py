@@ -25,9 +25,20 @@ from .samples import make_rollout
 TABLES = (
     "meta steps problems counters counters_before gone continuations prompts responses rollouts logprobs trajectories states"
 ).split()
-WRONG = {"INTEGER": [-7, 2**62], "REAL": [float("inf")], "TEXT": [], "BLOB": [b""]}  # in range of nothing
+# in range of nothing
+WRONG = {
+    "INTEGER": [-7, 2**62],
+    "REAL": [float("inf")],
+    "TEXT": [],
+    "BLOB": [b""],
+}
 DAMAGE = tomllib.loads(Path(__file__).with_name("damage.toml").read_text())["damage"]
-OF_ANOTHER_TYPE = {"INTEGER": ["text", b"\0", 0.5], "REAL": ["text", b"\0"], "TEXT": [b"\0"], "BLOB": ["text", 7]}
+OF_ANOTHER_TYPE = {
+    "INTEGER": ["text", b"\0", 0.5],
+    "REAL": ["text", b"\0"],
+    "TEXT": [b"\0"],
+    "BLOB": ["text", 7],
+}
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +49,28 @@ def sound(tmp_path_factory):
     with HistoryStore.open(run / "history.sqlite", limits=limits) as store:
         for step in range(1, 6):
             rollouts = [
-                make_rollout(uid, ids=[step, n], policy_step=step, entropy=(2.0, 1.0), state=(1, 0.5))
+                make_rollout(
+                    uid, ids=[step, n], policy_step=step, entropy=(2.0, 1.0), state=(1, 0.5)
+                )
                 for uid in "pq"
                 for n in range(2)
             ]
-            rollouts += [rollouts[0], make_rollout(verdict=Verdict.UNGRADED), make_rollout("p", ids=[9])]
             rollouts += [
-                make_rollout("p", ids=[step, 5], verdict=Verdict.CORRECT, context=Context.REFLECTION, prompt=[4]),
-                make_rollout("q", ids=[step, 7], context=Context.PREFIX, prompt=[7], prefix_tokens=1),
+                rollouts[0],
+                make_rollout(verdict=Verdict.UNGRADED),
+                make_rollout("p", ids=[9]),
+            ]
+            rollouts += [
+                make_rollout(
+                    "p",
+                    ids=[step, 5],
+                    verdict=Verdict.CORRECT,
+                    context=Context.REFLECTION,
+                    prompt=[4],
+                ),
+                make_rollout(
+                    "q", ids=[step, 7], context=Context.PREFIX, prompt=[7], prefix_tokens=1
+                ),
             ]
             rollouts += [make_rollout("r", ids=[step, n, 1], turns=(1, 2)) for n in range(2)]
             store.commit_step(step, 1, rollouts)
@@ -56,7 +81,10 @@ def sound(tmp_path_factory):
 def said(*arguments):
     """Of a command that must not end in a traceback."""
     result = r3(*arguments)
-    assert result.exception is None or isinstance(result.exception, SystemExit), (arguments, result.exc_info)
+    assert result.exception is None or isinstance(result.exception, SystemExit), (
+        arguments,
+        result.exc_info,
+    )
     if result.exit_code:
         assert "Traceback" not in result.output and "unexpected" not in result.output
     return result
@@ -91,18 +119,29 @@ def damaged(run_dir, sound):
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_every_column_refuses_values_of_another_type_and_those_out_of_range_are_found(table, sound, quick_path):
+def test_every_column_refuses_values_of_another_type_and_those_out_of_range_are_found(
+    table, sound, quick_path
+):
     with damaged(quick_path, sound) as connection:
-        columns = {name: kind for _, name, kind, *_ in connection.execute(f"PRAGMA table_info({table})")}
+        columns = {
+            name: kind
+            for _, name, kind, *_ in connection.execute(f"PRAGMA table_info({table})")
+        }
         condition, keys = keys_of(connection, table)
         for column, kind in columns.items():
             for key, value in itertools.product(keys[-1:], OF_ANOTHER_TYPE[kind]):
-                with pytest.raises(sqlite3.IntegrityError, match="cannot store|datatype mismatch"):
-                    connection.execute(f"UPDATE {table} SET {column} = ? WHERE {condition}", (value, *key))
+                with pytest.raises(
+                    sqlite3.IntegrityError, match="cannot store|datatype mismatch"
+                ):
+                    connection.execute(
+                        f"UPDATE {table} SET {column} = ? WHERE {condition}", (value, *key)
+                    )
     for column, kind in columns.items():
         for key, value in itertools.product(keys[-1:], WRONG[kind]):
             with damaged(quick_path, sound) as connection:
-                connection.execute(f"UPDATE {table} SET {column} = ? WHERE {condition}", (value, *key))
+                connection.execute(
+                    f"UPDATE {table} SET {column} = ? WHERE {condition}", (value, *key)
+                )
             result = every_command(quick_path)
             assert result.exit_code == 1, (column, key, value, result.output)
 
@@ -125,7 +164,9 @@ def test_a_lost_row_is_found(table, sound, quick_path):
 @pytest.mark.parametrize("name", [*TABLES, "rollouts_live", "rollouts_response"])
 def test_a_missing_table_or_index_is_found(name, sound, quick_path):
     with damaged(quick_path, sound) as connection:
-        connection.execute(f"DROP {'INDEX' if name.startswith('rollouts_') else 'TABLE'} {name}")
+        connection.execute(
+            f"DROP {'INDEX' if name.startswith('rollouts_') else 'TABLE'} {name}"
+        )
     result = every_command(quick_path)
     assert result.exit_code == 1 and f"{name} is missing" in result.output
 
@@ -140,17 +181,26 @@ def test_each_kind_of_damage_is_named(sound, quick_path, damage, finding):
 
 def test_a_flipped_bit_in_an_array_is_found(sound, quick_path):
     with damaged(quick_path, sound) as connection:
-        row, data = connection.execute("SELECT rollout, data FROM logprobs ORDER BY rollout DESC LIMIT 1").fetchone()
+        row, data = connection.execute(
+            "SELECT rollout, data FROM logprobs ORDER BY rollout DESC LIMIT 1"
+        ).fetchone()
         data = data[:-6] + bytes([data[-6] ^ 1]) + data[-5:]
         connection.execute("UPDATE logprobs SET data = ? WHERE rollout = ?", (data, row))
-    assert [f"row {row} cannot be read" in line for line in verify(quick_path / "history.sqlite").findings] == [True]
+    assert [
+        f"row {row} cannot be read" in line
+        for line in verify(quick_path / "history.sqlite").findings
+    ] == [True]
 
 
 def test_the_file_is_left_alone_while_a_run_writes(sound, quick_path):
     shutil.copy(sound / "history.sqlite", quick_path)
     with HistoryStore.open(quick_path / "history.sqlite"):
         result = verify(quick_path / "history.sqlite")
-    assert result.findings == [] and len(result.skipped) == 1 and "may be writing" in result.skipped[0]
+    assert (
+        result.findings == []
+        and len(result.skipped) == 1
+        and "may be writing" in result.skipped[0]
+    )
 
 
 # ── what cannot be committed ──
@@ -164,7 +214,9 @@ def test_a_commit_takes_no_step_that_it_could_not_give_back(field, value, quick_
     with HistoryStore.open(quick_path / "history.sqlite") as store:
         store.commit_step(1, 1, [make_rollout()])
         with pytest.raises(InvalidValue, match="use a whole number from 0 to 2..53"):
-            store.commit_step(**{"step": 2, "epoch": 1, field: value}, rollouts=[make_rollout(ids=[8])])
+            store.commit_step(
+                **{"step": 2, "epoch": 1, field: value}, rollouts=[make_rollout(ids=[8])]
+            )
         assert store.last_step == 1  # nothing of it is there
     assert verify(quick_path / "history.sqlite").findings == []
 
@@ -186,10 +238,18 @@ def test_no_step_that_is_no_number_is_taken(value, quick_path):
 @pytest.fixture
 def run_with_checkpoints(quick_path):
     """Ten steps, a checkpoint after every second one."""
-    store = HistoryStore.open(quick_path / "history.sqlite", limits=HistorySettings(max_per_problem_and_verdict=3))
+    store = HistoryStore.open(
+        quick_path / "history.sqlite", limits=HistorySettings(max_per_problem_and_verdict=3)
+    )
     for step in range(1, 11):
         store.commit_step(
-            step, 1, [make_rollout(uid, ids=[step, n], policy_step=step) for uid in "pq" for n in range(2)]
+            step,
+            1,
+            [
+                make_rollout(uid, ids=[step, n], policy_step=step)
+                for uid in "pq"
+                for n in range(2)
+            ],
         )
         if step % 2 == 0:
             folder_of(quick_path, step).mkdir(parents=True)
@@ -216,7 +276,9 @@ def check(run, step):
 def test_a_record_is_the_same_whenever_it_is_taken(run_with_checkpoints):
     """While later steps evict, after a roll-back, above the floor: law."""
     run, store = run_with_checkpoints
-    records = {step: checkpoint_record.read(folder_of(run, step)).history for step in (2, 4, 6, 8, 10)}
+    records = {
+        step: checkpoint_record.read(folder_of(run, step)).history for step in (2, 4, 6, 8, 10)
+    }
     assert records[10].rows == 6
     store.set_rollback_floor(4)
     for step in (4, 6, 8, 10):
@@ -235,7 +297,9 @@ def test_a_lost_or_older_store_is_noticed(run_with_checkpoints):
     store.roll_back(8)
     store.close()
     check(run, 8)
-    with pytest.raises(HistoryError, match="checkpoint of step 10: it ends with step 8; .*checkpoint.force"):
+    with pytest.raises(
+        HistoryError, match="checkpoint of step 10: it ends with step 8; .*checkpoint.force"
+    ):
         check(run, 10)
     (run / "history.sqlite").write_bytes(b"")
     with pytest.raises(HistoryError, match="checkpoint of step 10: .* is empty"):
@@ -257,4 +321,8 @@ def test_a_damaged_record_is_a_finding(run_with_checkpoints):
     run, _ = run_with_checkpoints
     (folder_of(run, 10) / "r3.json").write_text("{")
     result = r3("history", "verify", str(run))
-    assert result.exit_code == 1 and "r3.json is damaged" in result.output and "Traceback" not in result.output
+    assert (
+        result.exit_code == 1
+        and "r3.json is damaged" in result.output
+        and "Traceback" not in result.output
+    )

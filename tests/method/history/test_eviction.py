@@ -22,11 +22,17 @@ rng = np.random.default_rng(0)
 
 
 def open_store(path):
-    return HistoryStore.open(path, limits=HistorySettings(max_bytes=CAP, max_per_problem_and_verdict=8))
+    return HistoryStore.open(
+        path, limits=HistorySettings(max_bytes=CAP, max_per_problem_and_verdict=8)
+    )
 
 
 def kept(store, uid, verdict=Verdict.WRONG):
-    return len(store.recall(uid, verdict, k=99, step=10**6, max_policy_lag=10**6, contexts=tuple(Context)))
+    return len(
+        store.recall(
+            uid, verdict, k=99, step=10**6, max_policy_lag=10**6, contexts=tuple(Context)
+        )
+    )
 
 
 def leaving(rollouts, *, surplus_share):
@@ -37,7 +43,9 @@ def leaving(rollouts, *, surplus_share):
         connection = store._connection
         total = connection.execute("SELECT sum(bytes) FROM rollouts").fetchone()[0] or 0
         order = []
-        for row, size in richest_first(connection, surplus=int(total * surplus_share), live=total):
+        for row, size in richest_first(
+            connection, surplus=int(total * surplus_share), live=total
+        ):
             assert size > 0
             order.append(row)
             connection.execute("UPDATE rollouts SET evicted_at = 99 WHERE id = ?", (row,))
@@ -71,7 +79,9 @@ def test_row_by_row_a_largest_set_gives_the_row_that_leaves_it_first(rollouts, s
     order = leaving(rollouts, surplus_share=surplus_share)
     sets = {}
     for row, problem, verdict, context, step, content in order:
-        sets.setdefault((problem, verdict), []).append(Candidate(row, contexts[context], step, content))
+        sets.setdefault((problem, verdict), []).append(
+            Candidate(row, contexts[context], step, content)
+        )
     expected = []
     while any(sets.values()):
         largest = max(map(len, sets.values()))
@@ -84,13 +94,17 @@ def test_row_by_row_a_largest_set_gives_the_row_that_leaves_it_first(rollouts, s
             for (_, verdict), rows in sets.items()
             if len(rows) == largest
         ]
-        _, chosen, rows = min(first, key=lambda one: (one[0], one[1].step, one[1].content, one[1].row))
+        _, chosen, rows = min(
+            first, key=lambda one: (one[0], one[1].step, one[1].content, one[1].row)
+        )
         rows.remove(chosen)
         expected.append(chosen.row)
     assert [row for row, *_ in order] == expected
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     sizes=st.lists(st.sampled_from([1, 5, 60, 300, 1000, 3000]), min_size=1, max_size=4),
     problems=st.integers(1, 60),
@@ -104,7 +118,11 @@ def test_the_file_stays_below_the_cap(quick_path, sizes, problems, rows, every, 
     with open_store(path) as store:
         for step in range(24):
             batch = [
-                noisy_rollout(f"p{rng.integers(problems)}", int(rng.choice(sizes)), prompt=rng.integers(0, 9, prompt))
+                noisy_rollout(
+                    f"p{rng.integers(problems)}",
+                    int(rng.choice(sizes)),
+                    prompt=rng.integers(0, 9, prompt),
+                )
                 for _ in range(rows)
             ]
             store.commit_step(step, 1, batch)
@@ -112,7 +130,13 @@ def test_the_file_stays_below_the_cap(quick_path, sizes, problems, rows, every, 
             if step % every == 0:
                 store.set_rollback_floor(step)
             assert path.stat().st_size <= CAP
-        assert sum(sum(count for count, _ in counts(store, f"p{n}").values()) for n in range(problems)) == sampled
+        assert (
+            sum(
+                sum(count for count, _ in counts(store, f"p{n}").values())
+                for n in range(problems)
+            )
+            == sampled
+        )
     assert verify(path).findings == []
 
 
@@ -124,7 +148,9 @@ def test_a_step_much_larger_than_those_before_it_does_not_close_the_store(quick_
             tokens = 5000 if step % 30 < 27 else 40_000
             store.commit_step(step, 1, [noisy_rollout(f"p{step}", tokens, policy_step=step)])
             store.set_rollback_floor(step)
-            found.append(bool(store.recall(f"p{step}", Verdict.WRONG, k=1, step=step, max_policy_lag=0)))
+            found.append(
+                bool(store.recall(f"p{step}", Verdict.WRONG, k=1, step=step, max_policy_lag=0))
+            )
         refused = [step for step in range(90) if not found[step]]
         assert len(refused) <= 3 and all(step % 30 == 27 for step in refused)
 
@@ -140,7 +166,8 @@ def test_without_room_the_newest_rows_are_counted_but_not_kept(quick_path):
         assert path.stat().st_size <= CAP
         assert counts(store, "p59")[Context.PLAIN, Verdict.WRONG][0] == 1
         assert store.recall("p59", Verdict.WRONG, k=1, step=60, max_policy_lag=99) == []
-        assert len(store.recall("p20", Verdict.WRONG, k=1, step=60, max_policy_lag=99)) == 1  # half is kept
+        # half is kept
+        assert len(store.recall("p20", Verdict.WRONG, k=1, step=60, max_policy_lag=99)) == 1
         store.roll_back(0)
         assert dump(path) == before
         store.commit_step(1, 1, [noisy_rollout("again", 5000)])
@@ -175,4 +202,5 @@ def test_no_state_is_lost_before_its_problem_is_visited_again():
         assert {(one.uid, one.num_tokens) for one in states} == {
             (f"p{n}", size) for n in range(200) for size in (1, 2)
         }
-        assert max(kept(store, f"p{problem}") for problem in range(200)) == 7  # a state is one more
+        # a state is one more
+        assert max(kept(store, f"p{problem}") for problem in range(200)) == 7

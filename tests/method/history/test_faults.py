@@ -20,7 +20,11 @@ rng = np.random.default_rng(0)
 
 def big_step(num=40, tokens=4000):
     return [
-        make_rollout(f"p{n}", ids=rng.integers(0, 10**6, tokens), logprobs=-np.abs(rng.standard_normal(tokens)))
+        make_rollout(
+            f"p{n}",
+            ids=rng.integers(0, 10**6, tokens),
+            logprobs=-np.abs(rng.standard_normal(tokens)),
+        )
         for n in range(num)
     ]
 
@@ -40,7 +44,9 @@ def test_a_full_disk(written):
     before = dump(written)
 
     def commit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (written.stat().st_size + 200_000, resource.RLIM_INFINITY))
+        resource.setrlimit(
+            resource.RLIMIT_FSIZE, (written.stat().st_size + 200_000, resource.RLIM_INFINITY)
+        )
         store = HistoryStore.open(written)
         try:
             store.commit_step(4, 1, big_step())
@@ -65,7 +71,8 @@ def test_a_full_disk_as_sqlite_reports_it(tmp_path):
         pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
         store._connection.execute(f"PRAGMA max_page_count = {pages + 10}")
         with pytest.raises(
-            HistoryError, match="cannot commit step 2 to .*: the disk is full; .* free space and resume"
+            HistoryError,
+            match="cannot commit step 2 to .*: the disk is full; .* free space and resume",
         ):
             store.commit_step(2, 1, big_step())
         assert store.last_step == 1
@@ -92,15 +99,33 @@ def no_file(path):
 
 
 DAMAGE = {  # to a sound store -> the sentence for a reader, a writer and `r3 history verify`
-    "cut by a hundredth": (lambda path: os.truncate(path, int(path.stat().st_size * 0.99)), "is damaged or is no history store"),
-    "cut in half": (lambda path: os.truncate(path, path.stat().st_size // 2), "is damaged or is no history store"),
-    "a beginning": (lambda path: os.truncate(path, path.stat().st_size // 20), "is damaged or is no history store"),
-    "garbage": (lambda path: path.write_bytes(rng.bytes(20_000)), "is damaged or is no history store"),
+    "cut by a hundredth": (
+        lambda path: os.truncate(path, int(path.stat().st_size * 0.99)),
+        "is damaged or is no history store",
+    ),
+    "cut in half": (
+        lambda path: os.truncate(path, path.stat().st_size // 2),
+        "is damaged or is no history store",
+    ),
+    "a beginning": (
+        lambda path: os.truncate(path, path.stat().st_size // 20),
+        "is damaged or is no history store",
+    ),
+    "garbage": (
+        lambda path: path.write_bytes(rng.bytes(20_000)),
+        "is damaged or is no history store",
+    ),
     "another program's": (another_program, "is an SQLite file of another program"),
-    "an older schema": (sql("PRAGMA user_version = 3"), "has schema 3, and this r3_openrlhf reads schema 8 alone: use the"),
-    "a newer schema": (sql("PRAGMA user_version = 99"), "has schema 99, and this r3_openrlhf reads schema 8 alone: use the"),
+    "an older schema": (
+        sql("PRAGMA user_version = 3"),
+        "has schema 3, and this r3_openrlhf reads schema 8 alone: use the",
+    ),
+    "a newer schema": (
+        sql("PRAGMA user_version = 99"),
+        "has schema 99, and this r3_openrlhf reads schema 8 alone: use the",
+    ),
     "a directory": (no_file, "cannot open|there is no history store at"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
@@ -153,7 +178,9 @@ def read_only(written):
     """The directory of the store, reachable but not writable."""
     directory = written.parent
     above = [
-        path for path in directory.parents if path.stat().st_uid == os.geteuid() and str(path).startswith("/tmp/")
+        path
+        for path in directory.parents
+        if path.stat().st_uid == os.geteuid() and str(path).startswith("/tmp/")
     ]
     modes = {path: path.stat().st_mode for path in [*above, directory, written]}
     for path in above:
@@ -168,8 +195,13 @@ def read_only(written):
 
 def test_a_directory_that_cannot_be_written(read_only):
     answer = as_somebody_else(lambda: HistoryStore.open(read_only).close())
-    assert "cannot write the lock file" in answer["error"] and "Permission denied" in answer["error"]
-    answer = as_somebody_else(lambda: HistoryStore.open(read_only.with_name("new.sqlite")).close())
+    assert (
+        "cannot write the lock file" in answer["error"]
+        and "Permission denied" in answer["error"]
+    )
+    answer = as_somebody_else(
+        lambda: HistoryStore.open(read_only.with_name("new.sqlite")).close()
+    )
     assert "Permission denied" in answer["error"]
 
 

@@ -17,7 +17,9 @@ FULL_SIZE = ("r3_1p5b_deepscaler_8gpu", "r3_7b_deepscaler_multinode")
 def test_by_hand():
     """4,096 tokens: 15,974 bytes of log-probs and 9,011 of ids are 26,456 with pages and the row. 100 problems, both
     verdicts: 5.3 MB for one of each; a step of 2 x 16 brings 0.8 MB, a quarter more is kept free."""
-    run = dict(num_problems=100, problems_per_step=2, samples=16, mean_tokens=4096, steps_to_floor=1)
+    run = dict(
+        num_problems=100, problems_per_step=2, samples=16, mean_tokens=4096, steps_to_floor=1
+    )
     free = 10_000_000 - 120_000 - 100 * (640 + 440 * 3 // 2) - 32 * 26_456 * 5 // 4
     rows, _ = forecast(HistorySettings(max_bytes=10_000_000), **run)
     assert rows == pytest.approx(free / (200 * 26_456)) and rows > 1
@@ -30,10 +32,20 @@ def test_by_hand():
 def test_a_real_store_holds_what_was_forecast(max_bytes, quick_path):
     """60 problems, one success and one error of 1,500 tokens a visit, two visits. Lengths are exact, so within 5%."""
     limits = HistorySettings(max_bytes=max_bytes)
-    expected, _ = forecast(limits, num_problems=60, problems_per_step=1, samples=2, mean_tokens=1500, steps_to_floor=1)
+    expected, _ = forecast(
+        limits,
+        num_problems=60,
+        problems_per_step=1,
+        samples=2,
+        mean_tokens=1500,
+        steps_to_floor=1,
+    )
     with HistoryStore.open(quick_path / "history.sqlite", limits=limits) as store:
         for step in range(120):
-            batch = [noisy_rollout(f"p{step % 60}", 1500, verdict=v) for v in (Verdict.CORRECT, Verdict.WRONG)]
+            batch = [
+                noisy_rollout(f"p{step % 60}", 1500, verdict=v)
+                for v in (Verdict.CORRECT, Verdict.WRONG)
+            ]
             store.commit_step(step, 1, batch)
             store.set_rollback_floor(step)
         rows = [
@@ -63,7 +75,18 @@ def test_the_full_size_experiments_hold_as_much_as_their_cap_asks_for(name):
 def test_a_history_that_will_starve_is_said_before_the_run():
     config = load_config(FULL_SIZE[0], ["history.max_bytes=2000000000"])
     (starving,) = history_warnings(config, num_problems=DEEPSCALER)
-    assert "history.max_bytes is 2,000,000,000" in starving and "use 4,318,824,060 or more" in starving
+    assert (
+        "history.max_bytes is 2,000,000,000" in starving
+        and "use 4,318,824,060 or more" in starving
+    )
     assert "about 46% of them" in starving
-    assert history_warnings(load_config(FULL_SIZE[0], ["history.max_bytes=5000000000"]), num_problems=DEEPSCALER) == []
-    assert history_warnings(load_config("grpo_1p5b_deepscaler_8gpu", []), num_problems=DEEPSCALER) == []
+    assert (
+        history_warnings(
+            load_config(FULL_SIZE[0], ["history.max_bytes=5000000000"]), num_problems=DEEPSCALER
+        )
+        == []
+    )
+    assert (
+        history_warnings(load_config("grpo_1p5b_deepscaler_8gpu", []), num_problems=DEEPSCALER)
+        == []
+    )

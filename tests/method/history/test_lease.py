@@ -57,10 +57,16 @@ def short(monkeypatch):
 
 def test_a_second_writer_is_refused_and_a_reader_is_not(path, lock):
     with HistoryStore.open(path) as store:
-        with pytest.raises(HistoryError, match=f"is being written by process {os.getpid()} on .*remove {lock}"):
+        with pytest.raises(
+            HistoryError, match=f"is being written by process {os.getpid()} on .*remove {lock}"
+        ):
             HistoryStore.open(path)
-        assert f"process {os.getpid()} on" in in_child(lambda: HistoryStore.open(path).close())["error"]
-        store.commit_step(1, 1, [make_rollout()])  # the refusals did not cost the first its lease
+        assert (
+            f"process {os.getpid()} on"
+            in in_child(lambda: HistoryStore.open(path).close())["error"]
+        )
+        # the refusals did not cost the first its lease
+        store.commit_step(1, 1, [make_rollout()])
         with HistoryStore.open(path, writer=False) as reader:
             store.commit_step(2, 1, [make_rollout()])
             assert reader.last_step == 2
@@ -147,9 +153,12 @@ def test_who_was_killed_before_it_wrote_its_name_is_replaced(lock, short):
 
 def test_a_living_writer_of_another_host_is_refused(lock, short, monkeypatch):
     lock.write_text(ANOTHER_HOST.format(pid=4242, lease_s=0.2))
-    sleep = time.sleep  # between two looks, however far apart they are, the other one has touched it
+    # between two looks, however far apart they are, the other one has touched it
+    sleep = time.sleep
     monkeypatch.setattr(time, "sleep", lambda seconds: (sleep(seconds), os.utime(lock)))
-    with pytest.raises(HistoryError, match="x is being written by process 4242 on node17; stop that run first"):
+    with pytest.raises(
+        HistoryError, match="x is being written by process 4242 on node17; stop that run first"
+    ):
         Lease.acquire(lock, name="x")
 
 
@@ -158,8 +167,13 @@ def test_who_was_taken_for_dead_cannot_write_any_more(path, lock):
         store.commit_step(1, 1, [make_rollout()])
         lock.unlink()
         lock.write_text(ANOTHER_HOST.format(pid=7, lease_s=30.0))
-        for change in (lambda: store.commit_step(2, 1, [make_rollout()]), lambda: store.roll_back(0)):
-            with pytest.raises(HistoryError, match="was taken over by process 7 on node17; this run must stop"):
+        for change in (
+            lambda: store.commit_step(2, 1, [make_rollout()]),
+            lambda: store.roll_back(0),
+        ):
+            with pytest.raises(
+                HistoryError, match="was taken over by process 7 on node17; this run must stop"
+            ):
                 change()
         assert store.last_step == 1
     assert lock.exists()  # the other's

@@ -34,8 +34,20 @@ def rollout_of(*arguments, context, ids, played, **options):
     """One that began behind a prefix was given all but its last token. Every token of a trajectory is a turn."""
     given = max(0, len(ids) - 1) if context is Context.PREFIX else 0
     turns = [1] * len(ids) if played and ids else None
-    state = (1, 0.5 + ids[0]) if len(ids) == 2 and ids[1] and options["verdict"] is Verdict.WRONG else None
-    made = make_rollout(*arguments, context=context, ids=ids, prefix_tokens=given, turns=turns, state=state, **options)
+    state = (
+        (1, 0.5 + ids[0])
+        if len(ids) == 2 and ids[1] and options["verdict"] is Verdict.WRONG
+        else None
+    )
+    made = make_rollout(
+        *arguments,
+        context=context,
+        ids=ids,
+        prefix_tokens=given,
+        turns=turns,
+        state=state,
+        **options,
+    )
     if context is Context.IMPORTED:
         made.response_logprobs = made.response_logprobs[: len(ids) * ids[0]]  # some unknown
     return made
@@ -46,7 +58,9 @@ rollouts_ = st.lists(
         rollout_of,
         st.sampled_from(UIDS),
         ids=st.lists(st.integers(0, 2), min_size=1, max_size=2),
-        verdict=st.sampled_from([Verdict.CORRECT, Verdict.WRONG, Verdict.WRONG, Verdict.UNGRADED]),
+        verdict=st.sampled_from(
+            [Verdict.CORRECT, Verdict.WRONG, Verdict.WRONG, Verdict.UNGRADED]
+        ),
         context=st.sampled_from(Context),
         played=st.booleans(),
         prompt=st.sampled_from([(7,), (8,)]),
@@ -77,13 +91,21 @@ class Model:
         self.steps.append(step)
         fresh = {}
         for rollout in rollouts:
-            count, total = self.tallies.get((rollout.uid, rollout.context, rollout.verdict), (0, 0.0))
+            count, total = self.tallies.get(
+                (rollout.uid, rollout.context, rollout.verdict), (0, 0.0)
+            )
             key = rollout.uid, rollout.context, rollout.verdict
             self.tallies[key] = count + 1, total + (rollout.reward or 0.0)
             if rollout.prefix_tokens and rollout.verdict is not Verdict.UNGRADED:
-                prefix = rollout.uid, tuple(rollout.response_ids[: rollout.prefix_tokens].tolist())
+                prefix = (
+                    rollout.uid,
+                    tuple(rollout.response_ids[: rollout.prefix_tokens].tolist()),
+                )
                 tries, successes = self.continuations.get(prefix, (0, 0))
-                self.continuations[prefix] = tries + 1, successes + (rollout.verdict is Verdict.CORRECT)
+                self.continuations[prefix] = (
+                    tries + 1,
+                    successes + (rollout.verdict is Verdict.CORRECT),
+                )
             if rollout.verdict is not Verdict.UNGRADED:
                 fresh.setdefault((rollout.uid, content(rollout)), []).append(rollout)
         for key, same in fresh.items():
@@ -95,14 +117,24 @@ class Model:
         limits = self.limits
         for uid in UIDS:
             for verdict in GRADED:
-                while len(bucket := self.bucket(uid, verdict, states=False)) > limits.max_per_problem_and_verdict:
+                while (
+                    len(bucket := self.bucket(uid, verdict, states=False))
+                    > limits.max_per_problem_and_verdict
+                ):
                     del self.rows[min(bucket, key=self.leaves_first)]
-                while len(bucket := self.bucket(uid, verdict, states=True)) > limits.max_states_per_problem:
+                while (
+                    len(bucket := self.bucket(uid, verdict, states=True))
+                    > limits.max_states_per_problem
+                ):
                     leaves = min(bucket, key=self.state_leaves_first)
                     del self.rows[leaves], self.first_steps[leaves]
 
     def bucket(self, uid, verdict, *, states):
-        of_set = [key for key, (rollout, _, _) in self.rows.items() if key[0] == uid and rollout.verdict is verdict]
+        of_set = [
+            key
+            for key, (rollout, _, _) in self.rows.items()
+            if key[0] == uid and rollout.verdict is verdict
+        ]
         return [key for key in of_set if (key in self.first_steps) == states]
 
     def state_leaves_first(self, key):
@@ -116,8 +148,12 @@ class Model:
 class StoreAgainstModel(RuleBasedStateMachine):
     @initialize(cap=st.integers(1, 4), max_states=st.integers(1, 3))
     def start(self, cap, max_states):
-        self.directory = Path(tempfile.mkdtemp(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None))
-        self.limits = HistorySettings(max_per_problem_and_verdict=cap, max_states_per_problem=max_states)
+        self.directory = Path(
+            tempfile.mkdtemp(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None)
+        )
+        self.limits = HistorySettings(
+            max_per_problem_and_verdict=cap, max_states_per_problem=max_states
+        )
         self.store = self.open("store")
         self.model = Model(self.limits)
         self.snapshots = {}  # step -> the model as it was
@@ -161,7 +197,9 @@ class StoreAgainstModel(RuleBasedStateMachine):
             self.surviving = []
             self.model = Model(self.limits)
         else:
-            self.surviving = [call for call in self.surviving if call[0] == "floor" or call[1] <= step]
+            self.surviving = [
+                call for call in self.surviving if call[0] == "floor" or call[1] <= step
+            ]
             self.model = copy.deepcopy(self.snapshots[step])
 
     @rule()
@@ -180,10 +218,18 @@ class StoreAgainstModel(RuleBasedStateMachine):
     )
     def recall(self, uid, verdict, k, step, lag, order, contexts):
         request = RecallRequest(
-            uid=uid, verdict=verdict, k=k, step=step, max_policy_lag=lag, order=order, contexts=contexts
+            uid=uid,
+            verdict=verdict,
+            k=k,
+            step=step,
+            max_policy_lag=lag,
+            order=order,
+            contexts=contexts,
         )
         found = self.store.answer(request)
-        assert [stored.row for stored in found] == [stored.row for stored in self.store.answer(request)]
+        assert [stored.row for stored in found] == [
+            stored.row for stored in self.store.answer(request)
+        ]
         allowed = [
             rollout
             for rollout, _, _ in self.model.rows.values()
@@ -194,7 +240,9 @@ class StoreAgainstModel(RuleBasedStateMachine):
         ]
         answers = [values(stored.rollout) for stored in found]
         kept = {}  # of equal responses and turns one: the newest of a plain prompt, else the newest
-        for rollout in sorted(allowed, key=lambda r: (-CONTEXT_CODES[r.context], r.policy_step, content(r))):
+        for rollout in sorted(
+            allowed, key=lambda r: (-CONTEXT_CODES[r.context], r.policy_step, content(r))
+        ):
             turns = None if rollout.turns is None else encoded_turns(rollout)
             kept[rollout.response_ids.tobytes(), turns] = rollout
         assert len(answers) == min(k, len(kept))
@@ -211,7 +259,11 @@ class StoreAgainstModel(RuleBasedStateMachine):
             assert {(uid, *key): found for key, found in counts(self.store, uid).items()} == {
                 key: value for key, value in self.model.tallies.items() if key[0] == uid
             }
-            known = {state: one for (of, state), one in self.store.continuations().items() if of == uid}
+            known = {
+                state: one
+                for (of, state), one in self.store.continuations().items()
+                if of == uid
+            }
             assert known == {
                 digest(np.array(ids, dtype=np.int32).tobytes()): counts
                 for (of, ids), counts in self.model.continuations.items()
@@ -224,19 +276,29 @@ class StoreAgainstModel(RuleBasedStateMachine):
         most = self.limits.max_per_problem_and_verdict + self.limits.max_states_per_problem
         buckets = Counter((row.rollout.uid, row.rollout.verdict) for row in live)
         assert max(buckets.values(), default=0) <= most
-        stored = {(s.rollout.uid, content(s.rollout)): (values(s.rollout), s.step, s.copies) for s in live}
+        stored = {
+            (s.rollout.uid, content(s.rollout)): (values(s.rollout), s.step, s.copies)
+            for s in live
+        }
         states = self.store.states(step=self.newest() or 0)
-        begun = [one.rollout.response_ids[:1].tolist() for one in self.store.rollouts([one.row for one in states])]
-        found = [(one.uid, one.value, one.age, ids) for one, ids in zip(states, begun, strict=True)]
+        begun = [
+            one.rollout.response_ids[:1].tolist()
+            for one in self.store.rollouts([one.row for one in states])
+        ]
+        found = [
+            (one.uid, one.value, one.age, ids) for one, ids in zip(states, begun, strict=True)
+        ]
         oldest = {}  # of each state, the step in which it was cut first
         for key, step in self.model.first_steps.items():
             state = key[0], int(self.model.rows[key][0].response_ids[0])
             oldest[state] = min(step, oldest.get(state, step))
         assert sorted(found) == sorted(
-            (uid, 0.5 + first, self.newest() - step, [first]) for (uid, first), step in oldest.items()
+            (uid, 0.5 + first, self.newest() - step, [first])
+            for (uid, first), step in oldest.items()
         )
         assert stored == {
-            key: (values(rollout), step, copies) for key, (rollout, step, copies) in self.model.rows.items()
+            key: (values(rollout), step, copies)
+            for key, (rollout, step, copies) in self.model.rows.items()
         }
 
     def teardown(self):
@@ -251,7 +313,12 @@ class StoreAgainstModel(RuleBasedStateMachine):
                         other.commit_step(step, 1, rollouts[0])
                     elif step <= (other.last_step or 0):
                         other.set_rollback_floor(step)
-                for call, step, *_ in self.surviving:  # floors that were raised from a step that is forgotten
+                # floors that were raised from a step that is forgotten
+                for (
+                    call,
+                    step,
+                    *_,
+                ) in self.surviving:
                     if call == "floor":
                         other.set_rollback_floor(step)
             assert dump(self.directory / "store") == dump(self.directory / "never rolled back")
@@ -261,5 +328,8 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
 TestStoreAgainstModel = StoreAgainstModel.TestCase
 TestStoreAgainstModel.settings = settings(
-    max_examples=60, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=60,
+    stateful_step_count=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )

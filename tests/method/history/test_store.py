@@ -27,7 +27,8 @@ def wrong_ids(store, *, step=100, lag=100, k=99, **options):
     return sorted(int(stored.rollout.response_ids[0]) for stored in found)
 
 
-any_logprob = st.integers(0, 0x7E000000).map(lambda bits: -np.uint32(bits).view(np.float32))  # -0.0, denormals
+# -0.0, denormals
+any_logprob = st.integers(0, 0x7E000000).map(lambda bits: -np.uint32(bits).view(np.float32))
 
 
 @settings(max_examples=50)
@@ -42,7 +43,9 @@ any_logprob = st.integers(0, 0x7E000000).map(lambda bits: -np.uint32(bits).view(
     texts=st.tuples(st.text(max_size=8), st.text(max_size=8)),
     data=st.data(),
 )
-def test_a_rollout_comes_back_bit_for_bit(uid, ids, prompt, reward, verdict, context, entropy, texts, data):
+def test_a_rollout_comes_back_bit_for_bit(
+    uid, ids, prompt, reward, verdict, context, entropy, texts, data
+):
     logprobs = data.draw(st.lists(any_logprob, min_size=len(ids), max_size=len(ids)))
     rollout = make_rollout(
         uid,
@@ -61,7 +64,9 @@ def test_a_rollout_comes_back_bit_for_bit(uid, ids, prompt, reward, verdict, con
     )
     with open_memory() as store:
         store.commit_step(5, 2, [rollout])
-        (stored,) = store.recall(uid, verdict, k=1, step=5, max_policy_lag=2, contexts=(context,))
+        (stored,) = store.recall(
+            uid, verdict, k=1, step=5, max_policy_lag=2, contexts=(context,)
+        )
     assert values(stored.rollout) == values(rollout)
     assert (stored.step, stored.copies, stored.evicted_at) == (5, 1, None)
 
@@ -76,7 +81,9 @@ def test_counters_and_mean_reward_by_hand():
             make_rollout(ids=[2], verdict=Verdict.CORRECT, reward=1.75),
             make_rollout(ids=[3]),
             make_rollout(ids=[4], verdict=Verdict.UNGRADED),
-            make_rollout(ids=[5], verdict=Verdict.CORRECT, reward=2.0, context=Context.REFLECTION),
+            make_rollout(
+                ids=[5], verdict=Verdict.CORRECT, reward=2.0, context=Context.REFLECTION
+            ),
             make_rollout("q", ids=[6], verdict=Verdict.UNGRADED),
         ],
     )
@@ -100,13 +107,17 @@ def worst(candidates, k, rng):
 
 def test_an_order_of_a_user_sees_reward_and_length():
     store = open_memory()
-    rollouts = [make_rollout(ids=[n] * n, verdict=Verdict.CORRECT, reward=1.5 + n % 3 / 10) for n in (1, 2, 3, 5)]
+    rollouts = [
+        make_rollout(ids=[n] * n, verdict=Verdict.CORRECT, reward=1.5 + n % 3 / 10)
+        for n in (1, 2, 3, 5)
+    ]
     store.commit_step(1, 1, rollouts)
     request = {"verdict": Verdict.CORRECT, "k": 2, "step": 1, "max_policy_lag": 9}
     found = store.recall("p", order=f"{__name__}:best_two_first", **request)
     assert [stored.rollout.num_tokens for stored in found] == [5, 2]
     with pytest.raises(
-        HistoryError, match="replay.order .*worst failed on 4 candidates of problem 'p': AttributeError"
+        HistoryError,
+        match="replay.order .*worst failed on 4 candidates of problem 'p': AttributeError",
     ):
         store.recall("p", order=f"{__name__}:worst", **request)
 
@@ -142,7 +153,9 @@ def test_the_order_of_arrival_leaves_no_trace(tmp_path):
     ]
     dumps = []
     for name in ("one", "two"):
-        with HistoryStore.open(tmp_path / name, limits=HistorySettings(max_per_problem_and_verdict=3)) as store:
+        with HistoryStore.open(
+            tmp_path / name, limits=HistorySettings(max_per_problem_and_verdict=3)
+        ) as store:
             for step, rollouts in enumerate(steps, start=1):
                 store.commit_step(step, 1, rng.sample(rollouts, len(rollouts)))
         dumps.append(dump(tmp_path / name))
@@ -154,9 +167,13 @@ def test_below_the_floor_space_is_reused(quick_path):
     sizes = {}
     for moves in (True, False):
         path = quick_path / str(moves)
-        with HistoryStore.open(path, limits=HistorySettings(max_per_problem_and_verdict=4)) as store:
+        with HistoryStore.open(
+            path, limits=HistorySettings(max_per_problem_and_verdict=4)
+        ) as store:
             for step in range(60):
-                store.commit_step(step, 1, [make_rollout(ids=[step, n] * 2000) for n in range(4)])
+                store.commit_step(
+                    step, 1, [make_rollout(ids=[step, n] * 2000) for n in range(4)]
+                )
                 if moves:
                     store.set_rollback_floor(step)
                 if step == 10:
@@ -186,7 +203,9 @@ def test_a_lower_cap_binds_from_the_next_commit_on(tmp_path):
     path = tmp_path / "history.sqlite"
     with HistoryStore.open(path) as store:
         store.commit_step(1, 1, [make_rollout(uid, ids=[n]) for uid in "pq" for n in range(6)])
-    with HistoryStore.open(path, limits=HistorySettings(max_per_problem_and_verdict=2)) as store:
+    with HistoryStore.open(
+        path, limits=HistorySettings(max_per_problem_and_verdict=2)
+    ) as store:
         store.commit_step(2, 1, [make_rollout(ids=[9])])  # does not touch q
         for uid in "pq":
             assert len(store.recall(uid, Verdict.WRONG, k=99, step=2, max_policy_lag=9)) == 2
@@ -198,7 +217,10 @@ def test_a_lower_cap_binds_from_the_next_commit_on(tmp_path):
 def test_a_reason_with_broken_unicode_is_kept():
     store = open_memory()
     store.commit_step(1, 1, [make_rollout(reason="a\ud800")])
-    assert store.recall("p", Verdict.WRONG, k=1, step=1, max_policy_lag=1)[0].rollout.reason == "a\\ud800"
+    assert (
+        store.recall("p", Verdict.WRONG, k=1, step=1, max_policy_lag=1)[0].rollout.reason
+        == "a\\ud800"
+    )
 
 
 def test_an_order_that_does_not_exist_is_named():

@@ -15,7 +15,9 @@ from .samples import make_rollout, make_turn
 
 
 def recalled(store, uid="p", verdict=Verdict.WRONG, k=9):
-    return [found.rollout for found in store.recall(uid, verdict, k=k, step=9, max_policy_lag=99)]
+    return [
+        found.rollout for found in store.recall(uid, verdict, k=k, step=9, max_policy_lag=99)
+    ]
 
 
 def test_the_same_responses_with_other_turns_are_another_trajectory(quick_path):
@@ -25,7 +27,10 @@ def test_the_same_responses_with_other_turns_are_another_trajectory(quick_path):
     with HistoryStore.open(quick_path / "h.sqlite") as store:
         store.commit_step(1, 1, [one, one, other])
         assert sorted(found.turns[1].reward for found in recalled(store)) == [0.5, 1.0]
-        assert sorted(row.copies for row in store.recall("p", Verdict.WRONG, k=9, step=9, max_policy_lag=9)) == [1, 2]
+        assert sorted(
+            row.copies
+            for row in store.recall("p", Verdict.WRONG, k=9, step=9, max_policy_lag=9)
+        ) == [1, 2]
 
 
 def test_bytes_of_turns_count_towards_the_cap(quick_path):
@@ -33,7 +38,9 @@ def test_bytes_of_turns_count_towards_the_cap(quick_path):
     noise = np.random.default_rng(0)
 
     def played(place):
-        turn = replace(make_turn(place, 1), prompt_ids=noise.integers(2**31, size=40_000, dtype=np.int32))
+        turn = replace(
+            make_turn(place, 1), prompt_ids=noise.integers(2**31, size=40_000, dtype=np.int32)
+        )
         return replace(make_rollout("p", ids=[place], policy_step=place), turns=(turn,))
 
     path = quick_path / "h.sqlite"
@@ -46,9 +53,13 @@ def test_bytes_of_turns_count_towards_the_cap(quick_path):
     assert path.stat().st_size <= 1_000_000 and verify(path).findings == []
 
 
-@pytest.mark.parametrize("turns", [(), (1,), (1, 2)], ids=["none", "fewer tokens", "more tokens"])
+@pytest.mark.parametrize(
+    "turns", [(), (1,), (1, 2)], ids=["none", "fewer tokens", "more tokens"]
+)
 def test_turns_that_are_not_the_response_are_refused(quick_path, turns):
     with HistoryStore.open(quick_path / "h.sqlite") as store:
-        with pytest.raises(InvalidValue, match="use turns whose num_tokens add up to the 2 response tokens"):
+        with pytest.raises(
+            InvalidValue, match="use turns whose num_tokens add up to the 2 response tokens"
+        ):
             store.commit_step(1, 1, [make_rollout("p", ids=[5, 6], turns=turns)])
         assert store.last_step is None

@@ -30,12 +30,16 @@ PROBE = f'{{{{ python }}}} {REPOSITORY}/tests/operations/cluster/ray_probe.py "$
 SMALL_RAY = "--ray-args=--num-cpus=1 --object-store-memory=80000000"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
 SBIN = "/usr/sbin:/usr/local/sbin"
-CONFIGURATION = Path(__file__).with_name("slurm.conf.in").read_text()  # user, ports and folder are put in
+# user, ports and folder are put in
+CONFIGURATION = Path(__file__).with_name("slurm.conf.in").read_text()
 
 
 def _may_mount() -> bool:
     unshare = shutil.which("unshare")
-    return unshare is not None and not subprocess.run([unshare, "--mount", "true"], capture_output=True).returncode
+    return (
+        unshare is not None
+        and not subprocess.run([unshare, "--mount", "true"], capture_output=True).returncode
+    )
 
 
 class Slurm:
@@ -46,11 +50,17 @@ class Slurm:
         # A stack that is killed beside these tests leaves files in the machine's
         self.has_own_shared_memory = os.geteuid() == 0 and _may_mount()
         self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("SLURM")},
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith("SLURM")
+            },
             "SLURM_CONF": str(folder / "slurm.conf"),
             "PATH": f"{BIN}:{os.environ['PATH']}:{SBIN}",
             "PYTHONPATH": str(REPOSITORY),
-            "TMPDIR": str(folder),  # its jobs' own, for the tests look whether anything is left there
+            "TMPDIR": str(
+                folder
+            ),  # its jobs' own, for the tests look whether anything is left there
             "OMP_NUM_THREADS": "1",
         }
 
@@ -71,8 +81,18 @@ class Slurm:
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o600)
-        place = {"key-file": "key", "socket": "sock", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
-        self.call("munged", "--force", *(f"--{option}={self.folder}/munge.{end}" for option, end in place.items()))
+        place = {
+            "key-file": "key",
+            "socket": "sock",
+            "pid-file": "pid",
+            "log-file": "log",
+            "seed-file": "seed",
+        }
+        self.call(
+            "munged",
+            "--force",
+            *(f"--{option}={self.folder}/munge.{end}" for option, end in place.items()),
+        )
         self.call("slurmctld")
         self.start_nodes()
         until(lambda: self.idle() == len(NODES), what="the nodes to be idle")
@@ -83,7 +103,13 @@ class Slurm:
     def start_nodes(self) -> None:
         first, *others = NODES
         if self.has_own_shared_memory:
-            self.call("unshare", "--mount", "bash", "-euc", f"mount -t tmpfs tmpfs /dev/shm; exec slurmd -N {first}")
+            self.call(
+                "unshare",
+                "--mount",
+                "bash",
+                "-euc",
+                f"mount -t tmpfs tmpfs /dev/shm; exec slurmd -N {first}",
+            )
         else:
             self.call("slurmd", "-N", first)
         for node in others:
@@ -91,7 +117,11 @@ class Slurm:
 
     def start_node(self, node: str) -> None:
         """Where the first one is."""
-        enter = ["nsenter", f"--mount=/proc/{self.daemon(NODES[0])}/ns/mnt"] if self.has_own_shared_memory else []
+        enter = (
+            ["nsenter", f"--mount=/proc/{self.daemon(NODES[0])}/ns/mnt"]
+            if self.has_own_shared_memory
+            else []
+        )
         self.call(*enter, "slurmd", "-N", node)
 
     def daemon(self, node: str) -> int:
@@ -100,7 +130,9 @@ class Slurm:
         return int(until(lambda: path.is_file() and path.read_text(), what=path))
 
     def idle(self) -> int:
-        return int(self.call("sinfo", "-h", "-p", "three", "-t", "idle", "-o", "%D", check=False) or 0)
+        return int(
+            self.call("sinfo", "-h", "-p", "three", "-t", "idle", "-o", "%D", check=False) or 0
+        )
 
     def stop(self) -> None:
         """By the pid files that the daemons wrote."""
@@ -127,7 +159,14 @@ class Slurm:
         """`r3 submit slurm experiment=cpu_smoke`; returns the job's number."""
         if template is not None:
             arguments = (*arguments, f"--template={template}")
-        command = ["r3", "submit", "slurm", "experiment=cpu_smoke", f"run_dir='{run_dir}'", *arguments]
+        command = [
+            "r3",
+            "submit",
+            "slurm",
+            "experiment=cpu_smoke",
+            f"run_dir='{run_dir}'",
+            *arguments,
+        ]
         return self.call(*command)
 
     def job(self, number: str) -> dict[str, str]:
@@ -139,7 +178,13 @@ class Slurm:
 
     def ended(self, number: str) -> bool:
         """Neither waiting for its nodes, as every job does at first, nor at work."""
-        return self.state(number) not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED")
+        return self.state(number) not in (
+            "PENDING",
+            "CONFIGURING",
+            "RUNNING",
+            "COMPLETING",
+            "SUSPENDED",
+        )
 
     def wait(self, number: str, *states: str, seconds: float = 600.0) -> dict[str, str]:
         """Until the job is in one of the states. One that was requeued would wait a while for its old credential to
@@ -148,9 +193,15 @@ class Slurm:
 
         def reached():
             job = self.job(number)
-            if job["JobState"] == "PENDING" and job["Reason"] == "BeginTime" and job["Restarts"] not in hurried:
+            if (
+                job["JobState"] == "PENDING"
+                and job["Reason"] == "BeginTime"
+                and job["Restarts"] not in hurried
+            ):
                 hurried.add(job["Restarts"])
-                self.call("scontrol", "update", f"jobid={number}", "StartTime=now+3", check=False)
+                self.call(
+                    "scontrol", "update", f"jobid={number}", "StartTime=now+3", check=False
+                )
             return job if job["JobState"] in states else None
 
         what = f"job {number} to be {' or '.join(states)}, not {self.state(number)}"
@@ -164,12 +215,18 @@ class Slurm:
         for process in psutil.process_iter(["name", "cmdline", "environ", "nice"], ad_value=""):
             environment = process.info["environ"] or {}  # "": another user's, or gone
             ours = environment.get("SLURM_CONF") == self.environment["SLURM_CONF"]
-            if ours and "SLURM_JOB_ID" in environment and number in (None, environment["SLURM_JOB_ID"]):
+            if (
+                ours
+                and "SLURM_JOB_ID" in environment
+                and number in (None, environment["SLURM_JOB_ID"])
+            ):
                 found.append(process)
         return found
 
     def assert_nothing_left(self, number: str) -> None:
-        until(lambda: not self.processes(number), what=lambda: f"{self.processes(number)} to end")
+        until(
+            lambda: not self.processes(number), what=lambda: f"{self.processes(number)} to end"
+        )
         assert ray_temporary.sweep(self.folder) == []
         began = datetime.fromisoformat(self.job(number)["SubmitTime"]).timestamp()
         left = functools.partial(self.abandoned, since=began)
@@ -184,7 +241,9 @@ class Slurm:
         found = {path for folder in folders for name in names for path in folder.glob(name)}
         left = found - shared_memory.held(found)
         seen = {path.name: shared_memory.look(path) for path in left}
-        return [name for name, stat in seen.items() if stat is not None and stat.st_ctime >= since]
+        return [
+            name for name, stat in seen.items() if stat is not None and stat.st_ctime >= since
+        ]
 
     def shared_memory(self) -> list[Path]:
         """The nodes' /dev/shm, seen from here."""
@@ -197,7 +256,9 @@ def running(kind: type[Slurm], name: str):
     path = f"{os.environ['PATH']}:{SBIN}"
     missing = [program for program in PROGRAMS if shutil.which(program, path=path) is None]
     if missing:
-        pytest.skip(f"Slurm is not installed ({', '.join(missing)}); apt-get install slurm-wlm munge")
+        pytest.skip(
+            f"Slurm is not installed ({', '.join(missing)}); apt-get install slurm-wlm munge"
+        )
     folder = Path(f"/tmp/{name}{os.getpid()}")  # sockets need a short path
     folder.mkdir(mode=0o755)
     cluster = kind(folder)
@@ -237,7 +298,11 @@ def job_template(tmp_path):
 
 def steps_of(run_dir: Path) -> list[int]:
     path = run_dir / "metrics.jsonl"
-    return [json.loads(line)["step"] for line in path.read_text().splitlines()] if path.is_file() else []
+    return (
+        [json.loads(line)["step"] for line in path.read_text().splitlines()]
+        if path.is_file()
+        else []
+    )
 
 
 def log_of(run_dir: Path, number: str) -> str:

@@ -26,7 +26,10 @@ class LimitedSlurm(Slurm):
             (self.folder / f"gpu{number}").symlink_to("/dev/null")  # a device, as Slurm wants
         (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-7]\n")
         text = super().configuration(user, ports).replace("CR_Core\n", "CR_Core_Memory\n")
-        return text.replace("CPUs=8 RealMemory=8000", "CPUs=64 RealMemory=400000 Gres=gpu:8") + LIMITS
+        return (
+            text.replace("CPUs=8 RealMemory=8000", "CPUs=64 RealMemory=400000 Gres=gpu:8")
+            + LIMITS
+        )
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +57,12 @@ def on_gpus(tmp_path):
     ],
 )
 def test_a_job_on_gpus_asks_for_memory_and_cores(limited, tmp_path, arguments, memory, cores):
-    settings = ["experiment=r3_7b_deepscaler_multinode", f"run_dir={tmp_path / 'run'}", "--nodes=2", "--sbatch=--hold"]
+    settings = [
+        "experiment=r3_7b_deepscaler_multinode",
+        f"run_dir={tmp_path / 'run'}",
+        "--nodes=2",
+        "--sbatch=--hold",
+    ]
     number = limited.call("r3", "submit", "slurm", *settings, *arguments)
     job = limited.job(number)
     limited.call("scancel", number)

@@ -26,21 +26,42 @@ def test_a_run_on_two_nodes_that_is_preempted_twice_is_the_undisturbed_run(netwo
     of the problems, the verdicts, the recalled rows and the reflection prompts must be its own."""
     run_dir = tmp_path / "run"
     networked.environment |= playback_of("r3")
-    number = networked.submit(run_dir, "--nodes=2", *settings_of("r3"), "--ray-args=--object-store-memory=300000000")
+    number = networked.submit(
+        run_dir, "--nodes=2", *settings_of("r3"), "--ray-args=--object-store-memory=300000000"
+    )
     preempted_at = []
     for node, more in (("node2", 2), ("node1", 2)):
         wanted = len(steps_of(run_dir)) + more
-        until(lambda wanted=wanted: len(steps_of(run_dir)) >= wanted or networked.ended(number), seconds=900,
-              what=f"step {wanted}: {log_of(run_dir, number)[-4000:]}")  # fmt: skip
+        until(
+            lambda wanted=wanted: len(steps_of(run_dir)) >= wanted or networked.ended(number),
+            seconds=900,
+            what=f"step {wanted}: {log_of(run_dir, number)[-4000:]}",
+        )
         assert not networked.ended(number), log_of(run_dir, number)[-6000:]
         saved = f"test $(grep -c 'saved, requeued' {run_dir}/cluster/slurm-{number}.log) -gt {len(preempted_at)}"
-        urgent = networked.call("sbatch", "--parsable", "-p", "urgent", f"--nodelist={node}", "--exclusive",
-                                "-o", tmp_path / "urgent", "--wrap", f"until {saved}; do sleep 0.5; done")  # fmt: skip
+        urgent = networked.call(
+            "sbatch",
+            "--parsable",
+            "-p",
+            "urgent",
+            f"--nodelist={node}",
+            "--exclusive",
+            "-o",
+            tmp_path / "urgent",
+            "--wrap",
+            f"until {saved}; do sleep 0.5; done",
+        )
         networked.wait(urgent, "COMPLETED", seconds=300)
-        preempted_at.append(re.findall(r"preempted at step (\d+), saved", log_of(run_dir, number))[-1])
+        preempted_at.append(
+            re.findall(r"preempted at step (\d+), saved", log_of(run_dir, number))[-1]
+        )
     ended = networked.wait(number, "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", seconds=900)
     log = log_of(run_dir, number)
-    assert (ended["JobState"], ended["Restarts"], ended["NumNodes"]) == ("COMPLETED", "2", "2"), log[-6000:]
+    assert (ended["JobState"], ended["Restarts"], ended["NumNodes"]) == (
+        "COMPLETED",
+        "2",
+        "2",
+    ), log[-6000:]
     assert len(set(preempted_at)) == 2, preempted_at
     assert story(run_dir) == recorded("r3")[1]["story"]
     assert counts(run_dir) == recorded_counts("r3")

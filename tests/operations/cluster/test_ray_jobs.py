@@ -29,16 +29,39 @@ def dashboard(tmp_path_factory):
 
     host, web = node_address(), free_port()
     temp_dir = Path(f"/tmp/r3job{os.getpid()}")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "R3_"))}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("RAY_", "R3_"))
+    }
     environment |= {"PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}
     # 60 s and 30 s by themselves
-    names = ("RAY_DASHBOARD_STARTUP_TIMEOUT_S", "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT")
+    names = (
+        "RAY_DASHBOARD_STARTUP_TIMEOUT_S",
+        "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT",
+    )
     environment |= dict.fromkeys(names, "600")
     # free ports everywhere: of two Rays on one machine the second would have no agent that takes jobs
-    command = [sys.executable, "-m", ray_start.__name__, "start", "--head", "--block", "--disable-usage-stats"]
+    command = [
+        sys.executable,
+        "-m",
+        ray_start.__name__,
+        "start",
+        "--head",
+        "--block",
+        "--disable-usage-stats",
+    ]
     command += ["--num-gpus=1", "--num-cpus=8"]
-    command += ["--object-store-memory=200000000", f"--temp-dir={temp_dir}", f"--port={free_port()}"]
-    command += [f"--node-ip-address={host}", f"--dashboard-host={host}", f"--dashboard-port={web}"]
+    command += [
+        "--object-store-memory=200000000",
+        f"--temp-dir={temp_dir}",
+        f"--port={free_port()}",
+    ]
+    command += [
+        f"--node-ip-address={host}",
+        f"--dashboard-host={host}",
+        f"--dashboard-port={web}",
+    ]
     command += ["--include-dashboard=true", f"--ray-client-server-port={free_port()}"]
     command += ["--dashboard-agent-listen-port=0"]
     log = tmp_path_factory.mktemp("ray") / "log"
@@ -48,12 +71,18 @@ def dashboard(tmp_path_factory):
         address = f"http://{host}:{web}"
         probe = [BIN / "ray", "job", "list", "--address", address]
         call = {"env": environment, "capture_output": True, "timeout": 600}
-        until(lambda: head.poll() is not None or not subprocess.run(probe, **call).returncode, what="the dashboard")
+        until(
+            lambda: head.poll() is not None or not subprocess.run(probe, **call).returncode,
+            what="the dashboard",
+        )
         assert head.poll() is None, log.read_text()
         yield address, environment
     finally:
         if head.poll() is None:
-            family = [psutil.Process(head.pid), *psutil.Process(head.pid).children(recursive=True)]
+            family = [
+                psutil.Process(head.pid),
+                *psutil.Process(head.pid).children(recursive=True),
+            ]
             head.terminate()
             left = psutil.wait_procs(family, timeout=20)[1]
             for process in left:
@@ -66,7 +95,9 @@ def submit(dashboard, run_dir, *arguments):
     address, environment = dashboard
     settings = ["experiment=cpu_smoke", f"run_dir={run_dir}"]
     command = [BIN / "r3", "submit", "ray", *settings, "--address", address, *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, cwd=REPOSITORY)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=600, cwd=REPOSITORY
+    )
 
 
 def followed(dashboard, submitted):
@@ -80,7 +111,9 @@ def followed(dashboard, submitted):
 def state(dashboard, job):
     address, environment = dashboard
     code = f"from r3_openrlhf.operations.cluster.ray_jobs import connect; print(connect({address!r}).get_job_status({job!r}).value)"
-    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    ).stdout.strip()
 
 
 @pytest.mark.slow
@@ -108,9 +141,16 @@ def test_a_run_is_stopped_after_a_checkpoint_and_goes_on(dashboard, tmp_path):
     job = submit(dashboard, run_dir, *settings).stdout.strip()
     until(lambda: steps_of(run_dir) or state(dashboard, job) == "FAILED", what="the first step")
     again = submit(dashboard, run_dir, *settings)
-    assert again.returncode == 1 and re.search(rf"job {job} of .* is running; stop it with", again.stderr)
+    assert again.returncode == 1 and re.search(
+        rf"job {job} of .* is running; stop it with", again.stderr
+    )
     address, environment = dashboard
-    subprocess.run([BIN / "ray", "job", "stop", "--address", address, job], env=environment, check=True, timeout=400)
+    subprocess.run(
+        [BIN / "ray", "job", "stop", "--address", address, job],
+        env=environment,
+        check=True,
+        timeout=400,
+    )
     assert state(dashboard, job) in ("STOPPED", "FAILED")  # 85 is no 0 for Ray
     saved = (run_dir / "checkpoints" / "_actor" / "latest").read_text()
     assert saved == f"global_step{steps_of(run_dir)[-1]}"
@@ -130,25 +170,44 @@ def validate(job):
     jsonschema.validate(job, RAY_JOB, cls=jsonschema.Draft202012Validator)
     cluster = job["spec"]["rayClusterSpec"]
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
-        pods = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": job["metadata"], "template": group["template"]}
+        pods = {
+            "apiVersion": "v1",
+            "kind": "PodTemplate",
+            "metadata": job["metadata"],
+            "template": group["template"],
+        }
         kubernetes_validate.validate(pods, "1.37.0", strict=True)  # the newest that it knows
 
 
 def manifest(*arguments):
-    command = ["submit", "ray", "experiment=r3_7b_deepscaler_multinode", "--manifest", *arguments]
+    command = [
+        "submit",
+        "ray",
+        "experiment=r3_7b_deepscaler_multinode",
+        "--manifest",
+        *arguments,
+    ]
     return r3(*command)
 
 
 def test_a_manifest_has_a_worker_pod_per_node():
-    result = manifest("run_dir=/runs/x", "--nodes=2", "--image=IMAGE", "--claim=runs", "--mount=/runs")
+    result = manifest(
+        "run_dir=/runs/x", "--nodes=2", "--image=IMAGE", "--claim=runs", "--mount=/runs"
+    )
     job = OmegaConf.to_container(OmegaConf.create(result.stdout))
     assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
     assert job["spec"]["entrypoint"].endswith("cluster.num_nodes=2 run_dir=/runs/x")
     (workers,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     assert [workers[key] for key in ("replicas", "minReplicas", "maxReplicas")] == [2, 2, 2]
     (container,) = workers["template"]["spec"]["containers"]
-    assert container["image"] == "IMAGE" and container["resources"]["limits"] == {"nvidia.com/gpu": 8}
-    assert container["resources"]["requests"] == {"nvidia.com/gpu": 8, "cpu": 34, "memory": "169Gi"}
+    assert container["image"] == "IMAGE" and container["resources"]["limits"] == {
+        "nvidia.com/gpu": 8
+    }
+    assert container["resources"]["requests"] == {
+        "nvidia.com/gpu": 8,
+        "cpu": 34,
+        "memory": "169Gi",
+    }
     assert {"name": "runs", "mountPath": "/runs"} in container["volumeMounts"]
     validate(job)
     workers["maxReplicas"] = "2"  # the schema notices
@@ -158,18 +217,25 @@ def test_a_manifest_has_a_worker_pod_per_node():
 
 def test_no_value_of_a_manifest_is_more_than_a_text(monkeypatch):
     monkeypatch.setenv("WANDB_PROJECT", 'x"\n- {a: b} # <&>')
-    result = manifest("run_dir='/runs/it is: #1'", "--image=a: b", "--claim=#c", "--mount=/runs")
+    result = manifest(
+        "run_dir='/runs/it is: #1'", "--image=a: b", "--claim=#c", "--mount=/runs"
+    )
     job = OmegaConf.to_container(OmegaConf.create(result.stdout))
     assert job["spec"]["entrypoint"].endswith("'run_dir=/runs/it is: #1'")
     pod = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
     assert pod["volumes"][0]["persistentVolumeClaim"] == {"claimName": "#c"}
     assert pod["containers"][0]["image"] == "a: b"
-    assert {"name": "WANDB_PROJECT", "value": 'x"\n- {a: b} # <&>'} in pod["containers"][0]["env"]
+    assert {"name": "WANDB_PROJECT", "value": 'x"\n- {a: b} # <&>'} in pod["containers"][0][
+        "env"
+    ]
     validate(job)
 
 
 def test_what_a_manifest_needs():
-    assert "--manifest needs --image and --claim and --mount too" in manifest("run_dir=/runs/x").stderr
+    assert (
+        "--manifest needs --image and --claim and --mount too"
+        in manifest("run_dir=/runs/x").stderr
+    )
     result = manifest("run_dir=/elsewhere/x", "--image=I", "--claim=runs", "--mount=/runs")
     assert "run_dir /elsewhere/x is not below --mount /runs" in result.stderr
     result = r3("submit", "ray", "experiment=cpu_smoke")

@@ -32,18 +32,33 @@ def test_the_numbers_of_a_line_are_those_of_the_files(run):
     assert status_of(run.path).state == "finished"
 
 
-ENDED = {"job": "7", "state": "ended", "code": 86, "why": "a reason", "nodes": ["node1", "node2"]}
+ENDED = {
+    "job": "7",
+    "state": "ended",
+    "code": 86,
+    "why": "a reason",
+    "nodes": ["node1", "node2"],
+}
 
 
-@pytest.mark.parametrize(("code", "state"), [(0, "ended"), (85, "preempted, saved"), (86, "failed"), (1, "failed")])
+@pytest.mark.parametrize(
+    ("code", "state"), [(0, "ended"), (85, "preempted, saved"), (86, "failed"), (1, "failed")]
+)
 def test_how_a_job_ended(run, code, state):
     run.cluster.mkdir()
     (run.cluster / "state.json").write_text(json.dumps(ENDED | {"code": code}))
     seen = status_of(run.path)
-    assert (seen.state, seen.job, seen.last, seen.nodes) == (state, "7", "a reason", "node1,node2")
+    assert (seen.state, seen.job, seen.last, seen.nodes) == (
+        state,
+        "7",
+        "a reason",
+        "node1,node2",
+    )
 
 
-def test_a_long_path_and_a_long_reason_stay_in_the_line_of_their_run_where_no_terminal_shows_it(tmp_path):
+def test_a_long_path_and_a_long_reason_stay_in_the_line_of_their_run_where_no_terminal_shows_it(
+    tmp_path,
+):
     run = RunDirectory(tmp_path / ("a" * 150) / ("b" * 150) / "run")
     run.create(load_config("cpu_smoke", [f"run_dir={run.path}"]))
     run.cluster.mkdir()
@@ -51,7 +66,12 @@ def test_a_long_path_and_a_long_reason_stay_in_the_line_of_their_run_where_no_te
     (run.cluster / "state.json").write_text(json.dumps(ENDED | {"why": why}))
     heads, *lines = r3("status", str(run.path)).stdout.splitlines()
     (line,) = (dict(zip(heads.split("\t"), line.split("\t"), strict=True)) for line in lines)
-    assert (line["run"], line["job"], line["state"], line["last"]) == (str(run.path), "7", "failed", why.strip())
+    assert (line["run"], line["job"], line["state"], line["last"]) == (
+        str(run.path),
+        "7",
+        "failed",
+        why.strip(),
+    )
     (line,) = r3("status", "--json", str(run.path)).stdout.splitlines()
     found = json.loads(line)
     assert (found["run"], found["last"], found["reward"]) == (str(run.path), why, None)
@@ -62,14 +82,30 @@ def test_a_long_path_and_a_long_reason_stay_in_the_line_of_their_run_where_no_te
 def test_a_run_at_work_has_a_time_to_go_and_fits_80_columns(run):
     run.first_page.write_text(json.dumps({"steps": 100}))
     for step in (1, 2):
-        numbers = {"reward_mean": 0.25, "generated_tokens_total": 10.0, "timing/step_total": 6.0}
+        numbers = {
+            "reward_mean": 0.25,
+            "generated_tokens_total": 10.0,
+            "timing/step_total": 6.0,
+        }
         run.append_metrics({"step": step, **numbers})
     assert status_of(run.path).to_go_s is None  # nobody works on it
     with lock.held(run):
         seen = status_of(run.path)
     assert (seen.num_steps, seen.to_go_s) == (100, 98 * 6.0)
-    heads, numbers, facts = status_page([replace(seen, run="runs/quickstart")], width=80).splitlines()
-    assert numbers.split() == ["runs/quickstart", "running", "2", "of", "100", "0.250", "-", "10", "min"]
+    heads, numbers, facts = status_page(
+        [replace(seen, run="runs/quickstart")], width=80
+    ).splitlines()
+    assert numbers.split() == [
+        "runs/quickstart",
+        "running",
+        "2",
+        "of",
+        "100",
+        "0.250",
+        "-",
+        "10",
+        "min",
+    ]
     assert facts == "  10 tokens" and max(map(len, (heads, numbers))) <= 80
 
 
@@ -99,8 +135,13 @@ def test_a_killed_run_is_gone(run):
 
 def test_an_array_is_its_runs(run, tmp_path):
     submissions.note(tmp_path / "seeds", {"job": "12", "seeds": [1, 3]})
-    assert find_runs(tmp_path / "seeds") == [tmp_path / "seeds" / "seed1", tmp_path / "seeds" / "seed3"]
-    assert runs_of(tmp_path / "seeds") == find_runs(tmp_path / "seeds") and runs_of(run.path) == [run.path]
+    assert find_runs(tmp_path / "seeds") == [
+        tmp_path / "seeds" / "seed1",
+        tmp_path / "seeds" / "seed3",
+    ]
+    assert runs_of(tmp_path / "seeds") == find_runs(tmp_path / "seeds") and runs_of(
+        run.path
+    ) == [run.path]
     told = ENDED | {"job": "14", "task": "12_3", "code": 1}
     (tmp_path / "seeds" / "seed3" / "cluster" / "state.json").write_text(json.dumps(told))
     seen = [status_of(path) for path in runs_of(tmp_path / "seeds")]
@@ -128,18 +169,33 @@ def test_a_run_that_fails_in_a_job_says_why(slurm, run_dir):
 
 HOSTILE = {
     "submitted.jsonl": [
-        *('{"job": [1]}', '{"job": 5}', '{"seeds": 5}', '{"seeds": [{}]}', '{"job": "1\\n#SBATCH --comment=theirs"}'),
+        *(
+            '{"job": [1]}',
+            '{"job": 5}',
+            '{"seeds": 5}',
+            '{"seeds": [{}]}',
+            '{"job": "1\\n#SBATCH --comment=theirs"}',
+        ),
     ],
-    "state.json": ['{"state": "ended", "code": "x"}', '{"nodes": [1]}', '{"job": "--help"}', '{"why": {}}'],
+    "state.json": [
+        '{"state": "ended", "code": "x"}',
+        '{"nodes": [1]}',
+        '{"job": "--help"}',
+        '{"why": {}}',
+    ],
 }
 
 
-@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in HOSTILE.items() for text in texts])
+@pytest.mark.parametrize(
+    ("name", "text"), [(name, text) for name, texts in HOSTILE.items() for text in texts]
+)
 def test_a_foreign_record_of_jobs_is_a_sentence(run, name, text):
     run.cluster.mkdir()
     (run.cluster / name).write_text(text + "\n")
     result = r3("status", str(run.path))
-    assert result.exit_code == 1 and name in result.output and "is damaged" in result.output, result.output
+    assert result.exit_code == 1 and name in result.output and "is damaged" in result.output, (
+        result.output
+    )
 
 
 def test_an_incomplete_record_of_jobs_is_no_job(run):

@@ -20,12 +20,19 @@ def test_a_job_runs_where_it_was_told_and_leaves_nothing(slurm, job_template, tm
     prologue.write_text("export R3_TEST_PROLOGUE=was_here\n")
     command = "echo $R3_TEST_PROLOGUE on $SLURMD_NODENAME; stat --format='\\''/dev/shm is %d'\\'' /dev/shm"
     template = job_template(f"bash -c '{command}' && {STEPS} 2 0")
-    job = slurm.submit(run_dir, f"--prologue={prologue}", "--partition=urgent", template=template)
+    job = slurm.submit(
+        run_dir, f"--prologue={prologue}", "--partition=urgent", template=template
+    )
     ended = slurm.wait(job, "COMPLETED", "FAILED")
     log = log_of(run_dir, job)
-    assert (ended["JobState"], ended["Partition"], ended["NumNodes"]) == ("COMPLETED", "urgent", "1"), log
+    assert (ended["JobState"], ended["Partition"], ended["NumNodes"]) == (
+        "COMPLETED",
+        "urgent",
+        "1",
+    ), log
     assert "was_here on node1" in log
-    if slurm.has_own_shared_memory:  # or what a stack that is killed beside these tests leaves would be this job's
+    # or what a stack that is killed beside these tests leaves would be this job's
+    if slurm.has_own_shared_memory:
         (folder,) = slurm.shared_memory()
         number = folder.stat().st_dev
         assert f"/dev/shm is {number}\n" in log and number != Path("/dev/shm").stat().st_dev
@@ -69,7 +76,9 @@ def hears(process, number):
         status = Path(f"/proc/{process.pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return True
-    blocked = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigBlk:"))
+    blocked = next(
+        int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigBlk:")
+    )
     return not blocked >> (number - 1) & 1
 
 
@@ -98,38 +107,70 @@ def test_two_jobs_on_the_same_nodes_have_two_rays(slurm, tmp_path, job_template)
         rays = [process for process in slurm.processes(job) if is_of_ray(process)]
         assert len(rays) >= 6  # two daemons or more and a worker on each node
         assert {process.info["nice"] for process in rays} == {psutil.Process().nice()}
-        hearing = [process for process in rays if hears(process, signal.SIGTERM) or hears(process, signal.SIGUSR1)]
-        assert not [process for process in hearing if process.is_running()]  # one that is gone hears everything
+        hearing = [
+            process
+            for process in rays
+            if hears(process, signal.SIGTERM) or hears(process, signal.SIGUSR1)
+        ]
+        # one that is gone hears everything
+        assert not [process for process in hearing if process.is_running()]
     slurm.call(
-        "sbatch", "-p", "urgent", "--nodelist=node2", "--exclusive", "-o", tmp_path / "urgent", "--wrap", "true"
+        "sbatch",
+        "-p",
+        "urgent",
+        "--nodelist=node2",
+        "--exclusive",
+        "-o",
+        tmp_path / "urgent",
+        "--wrap",
+        "true",
     )
     for run, job, names in zip(runs, jobs, nodes, strict=True):
-        until(lambda run=run, job=job: (run / "heard").exists() or slurm.ended(job), what=f"a signal for {job}")
+        until(
+            lambda run=run, job=job: (run / "heard").exists() or slurm.ended(job),
+            what=f"a signal for {job}",
+        )
         for node in names:
             said = f"{node}: signal SIGTERM"
-            until(lambda said=said, run=run, job=job: said in log_of(run, job), what=f"it on {node}")
+            until(
+                lambda said=said, run=run, job=job: said in log_of(run, job),
+                what=f"it on {node}",
+            )
     for run in runs:
         (run / "go").touch()
     for run, job, names in zip(runs, jobs, nodes, strict=True):
-        assert slurm.wait(job, "COMPLETED", "FAILED")["JobState"] == "COMPLETED", log_of(run, job)
+        assert slurm.wait(job, "COMPLETED", "FAILED")["JobState"] == "COMPLETED", log_of(
+            run, job
+        )
         slurm.assert_nothing_left(job)
         assert json.loads((run / "after.json").read_text()) == names
         logs = run / "cluster" / "ray_logs" / f"{job}.0"
         assert sorted(path.name for path in logs.iterdir()) == names
-        assert (logs / "node2" / "raylet.out").is_file() and (logs / "node1" / "gcs_server.out").is_file()
+        assert (logs / "node2" / "raylet.out").is_file() and (
+            logs / "node1" / "gcs_server.out"
+        ).is_file()
 
 
 def test_an_unfit_node_is_named_and_the_job_goes_to_another(slurm, run_dir, job_template):
     """node1 lets a job open 512 files. The job starts there, is requeued without it, and runs on node2."""
     limit = """bash -c '[[ $SLURMD_NODENAME == node1 ]] && ulimit -n 512; exec "$0" "$@"' """
     template = job_template(f"bash -c 'echo at work on $SLURMD_NODENAME' && {STEPS} 1 0")
-    script = template.read_text().replace("{{ python }} -m r3", f"{limit}{{{{ python }}}} -m r3")
-    template.write_text(script.replace("trap '' TERM", "sleep 2; trap '' TERM"))  # on a busy machine
+    script = template.read_text().replace(
+        "{{ python }} -m r3", f"{limit}{{{{ python }}}} -m r3"
+    )
+    # on a busy machine
+    template.write_text(script.replace("trap '' TERM", "sleep 2; trap '' TERM"))
     job = slurm.submit(run_dir, template=template)
     ended = slurm.wait(job, "COMPLETED", "FAILED")
     log = log_of(run_dir, job)
-    assert (ended["JobState"], ended["NodeList"], ended["Restarts"]) == ("COMPLETED", "node2", "1"), log
-    assert "node1: ulimit -n is 512, 1024 are needed; code 87" in log and "at work on node2" in log
+    assert (ended["JobState"], ended["NodeList"], ended["Restarts"]) == (
+        "COMPLETED",
+        "node2",
+        "1",
+    ), log
+    assert (
+        "node1: ulimit -n is 512, 1024 are needed; code 87" in log and "at work on node2" in log
+    )
     assert ended["ExcNodeList"] == "node1"
     slurm.assert_nothing_left(job)
 
@@ -139,6 +180,8 @@ def test_an_example_script_goes_through_sbatch(slurm, tmp_path, script):
     """Slurm runs a copy in its spool: where the script lies says nothing about where the project is."""
     log = tmp_path / "log"
     path = REPOSITORY / "examples" / "scripts" / script
-    job = slurm.call("sbatch", "--parsable", f"--output={log}", str(path), "--dry-run", "-v", cwd=REPOSITORY)
+    job = slurm.call(
+        "sbatch", "--parsable", f"--output={log}", str(path), "--dry-run", "-v", cwd=REPOSITORY
+    )
     assert slurm.wait(job, "COMPLETED", "FAILED")["JobState"] == "COMPLETED", log.read_text()
     assert "python -m openrlhf.cli.train_ppo_ray" in log.read_text()

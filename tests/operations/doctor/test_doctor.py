@@ -35,14 +35,20 @@ DOCTOR = ["-m", "r3_openrlhf.operations.doctor"]
 
 def environment(*, path: list[Path] = (), **more: str) -> dict[str, str]:
     """This process's, without what says where a cluster is; `path` goes before everything on Python's path."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "CUDA_"))}
+    kept = {
+        key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "CUDA_"))
+    }
     return {**kept, "PYTHONPATH": os.pathsep.join(map(str, [*path, REPOSITORY])), **more}
 
 
-def bare(*arguments: str, cwd: Path, prefix: list[str] = (), **settings) -> tuple[int, dict[str, str]]:
+def bare(
+    *arguments: str, cwd: Path, prefix: list[str] = (), **settings
+) -> tuple[int, dict[str, str]]:
     """Exit code, and "what" -> the rest of its line. prefix: of the command, in whose shell it runs."""
     command = [*prefix, sys.executable, "-S", *DOCTOR, *arguments]
-    done = subprocess.run(command, cwd=cwd, env=environment(**settings), capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=cwd, env=environment(**settings), capture_output=True, text=True
+    )
     assert done.stderr == ""
     first, *lines, _ = done.stdout.splitlines()
     assert first in ("r3 doctor: the CPU stack", "r3 doctor: the GPU stack")
@@ -61,7 +67,8 @@ def only_these_packages(tmp_path, monkeypatch):
     """The metadata of everything that is installed, on a path of its own, to take away from or add to."""
     site = tmp_path / "site"
     site.mkdir()
-    for metadata in Path(sysconfig.get_path("purelib")).glob("*-info"):  # egg-info: what pip 23.0 builds without wheel
+    # egg-info: what pip 23.0 builds without wheel
+    for metadata in Path(sysconfig.get_path("purelib")).glob("*-info"):
         (site / metadata.name).symlink_to(metadata)
     monkeypatch.setattr(sys, "path", [str(site)])
     if installed("torch") != wanted("cpu")["torch"]:
@@ -81,19 +88,30 @@ def test_a_package_that_is_old_or_missing(only_these_packages, name, old):
     (line,) = (line for line in packages("cpu") if line.status != OK)
     version = wanted("cpu")[name]
     assert line[:4] == (name, old or "not installed", version, FAIL)
-    why = " (DeepSpeed is not built with every one: unexpected keyword argument 'use_ninja')" if old else ""
-    assert line.remedy == f"{sys.executable} -m pip install --no-deps --no-build-isolation {name}=={version}{why}"
+    why = (
+        " (DeepSpeed is not built with every one: unexpected keyword argument 'use_ninja')"
+        if old
+        else ""
+    )
+    assert (
+        line.remedy
+        == f"{sys.executable} -m pip install --no-deps --no-build-isolation {name}=={version}{why}"
+    )
 
 
 def test_nothing_is_installed(tmp_path):
     """Neither click nor rich: the table is plain, and every remedy is to install the stack."""
-    (tmp_path / "ray").mkdir()  # Ray's own /tmp/ray, seen from /tmp: a mere directory is no package
+    # Ray's own /tmp/ray, seen from /tmp: a mere directory is no package
+    (tmp_path / "ray").mkdir()
     code, lines = bare(cwd=tmp_path, path=[tmp_path])
     assert code == 1
     assert (
-        lines["torch"] == f"not installed; wanted: {wanted('cpu')['torch']}; FAIL: make setup" and "ray" not in lines
+        lines["torch"] == f"not installed; wanted: {wanted('cpu')['torch']}; FAIL: make setup"
+        and "ray" not in lines
     )
-    assert lines["packages"].startswith(f"0 of {len(wanted('cpu'))} as pinned; not so: setuptools, absl-py, ")
+    assert lines["packages"].startswith(
+        f"0 of {len(wanted('cpu'))} as pinned; not so: setuptools, absl-py, "
+    )
     assert lines["packages"].endswith(" ...; wanted: all; FAIL: make setup")
     assert "torch build" not in lines and "import ray" not in lines
     assert lines["g++"].endswith("; wanted: a C++ compiler, Python.h; ok")
@@ -113,8 +131,12 @@ def test_imports(name, tmp_path):
     for module, code in IMPORTS[name]["modules"].items():
         (tmp_path / "site" / module).mkdir(parents=True)
         (tmp_path / "site" / module / "__init__.py").write_text(code)
-    code, lines = bare("--stack", IMPORTS[name]["stack"], cwd=tmp_path, path=[tmp_path / "site"])
-    assert code == 1 and all(lines[what].startswith(line) for what, line in IMPORTS[name]["lines"].items()), lines
+    code, lines = bare(
+        "--stack", IMPORTS[name]["stack"], cwd=tmp_path, path=[tmp_path / "site"]
+    )
+    assert code == 1 and all(
+        lines[what].startswith(line) for what, line in IMPORTS[name]["lines"].items()
+    ), lines
 
 
 # ── the machine ──
@@ -130,14 +152,20 @@ def test_no_compiler_and_one_that_does_not_find_the_headers(tmp_path):
     (tmp_path / "g++").write_text(f'#!/bin/bash\nexec {shutil.which("g++")} -nostdinc++ "$@"\n')
     (tmp_path / "g++").chmod(0o755)
     _, lines = bare(cwd=tmp_path, PATH=f"{tmp_path}:{os.environ['PATH']}")
-    assert "vector: No such file or directory; wanted: " in lines["g++"] and "apt install g++" in lines["g++"]
+    assert (
+        "vector: No such file or directory; wanted: " in lines["g++"]
+        and "apt install g++" in lines["g++"]
+    )
 
 
 @pytest.fixture(scope="session")
 def namespace():
     """A command that runs a shell in which mounts are private and go with it."""
     command = ["unshare", "--map-root-user", "--mount"]
-    if not shutil.which("unshare") or subprocess.run([*command, "true"], capture_output=True).returncode:
+    if (
+        not shutil.which("unshare")
+        or subprocess.run([*command, "true"], capture_output=True).returncode
+    ):
         pytest.skip("this machine lets nobody mount a file system of their own")
     return command
 
@@ -156,9 +184,15 @@ def test_too_little_shared_memory_and_none(namespace, tmp_path, monkeypatch):
 
 
 def test_a_disk_that_no_one_may_write_to_or_that_is_small(tmp_path):
-    assert checks.disk("disk", tmp_path / "not" / "there", least=2**60, setting="run_dir").status == FAIL
+    assert (
+        checks.disk("disk", tmp_path / "not" / "there", least=2**60, setting="run_dir").status
+        == FAIL
+    )
     (tmp_path / "file").write_text("")
-    assert "cannot be written" in checks.disk("disk", tmp_path / "file" / "run", least=1, setting="run_dir").found
+    assert (
+        "cannot be written"
+        in checks.disk("disk", tmp_path / "file" / "run", least=1, setting="run_dir").found
+    )
 
 
 def test_a_full_disk(namespace, tmp_path):
@@ -177,7 +211,10 @@ def test_a_full_disk(namespace, tmp_path):
     )
     for taken, status in ((3072, OK), (100, OK), (3990, FAIL)):
         command = [*namespace, *shell(mount % taken), sys.executable, "-S", "-c", code]
-        assert subprocess.check_output(command, cwd=tmp_path, env=environment(), text=True) == f"{status}\n"
+        assert (
+            subprocess.check_output(command, cwd=tmp_path, env=environment(), text=True)
+            == f"{status}\n"
+        )
 
 
 def test_the_limit_of_open_files(tmp_path):
@@ -185,9 +222,12 @@ def test_the_limit_of_open_files(tmp_path):
     assert code == 1 and lines["open files"] == (
         "1024, at most 1024; wanted: 8192 or more; FAIL: ulimit -n 65536, or --ulimit nofile=65536 for a container"
     )
-    _, lines = bare(cwd=tmp_path, prefix=shell("ulimit -S -n 1024"))  # Ray raises a soft limit itself
+    # Ray raises a soft limit itself
+    _, lines = bare(cwd=tmp_path, prefix=shell("ulimit -S -n 1024"))
     _, hard = checks.resource.getrlimit(checks.resource.RLIMIT_NOFILE)
-    assert lines["open files"].endswith("ok") == (hard == checks.resource.RLIM_INFINITY or hard >= 8192)
+    assert lines["open files"].endswith("ok") == (
+        hard == checks.resource.RLIM_INFINITY or hard >= 8192
+    )
 
 
 # torch.utils.cpp_extension refuses another major version, and warns of a minor one
@@ -195,7 +235,9 @@ def test_the_limit_of_open_files(tmp_path):
 def test_the_cuda_toolkit(tmp_path, monkeypatch, release, status):
     nvcc = tmp_path / "bin" / "nvcc"
     nvcc.parent.mkdir()
-    nvcc.write_text(f'#!/bin/bash\necho "Cuda compilation tools, release {release}, V{release}.88"\n')
+    nvcc.write_text(
+        f'#!/bin/bash\necho "Cuda compilation tools, release {release}, V{release}.88"\n'
+    )
     nvcc.chmod(0o755)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     line = checks.toolkit("13.0")
@@ -204,7 +246,10 @@ def test_the_cuda_toolkit(tmp_path, monkeypatch, release, status):
     offloaded = checks.toolkit("13.0", adam_on_host=True)
     assert offloaded.status == (OK if release == "13.0" else FAIL)
     if status == NOTE:
-        assert "train.adam_offload is true" in offloaded.remedy and "DS_SKIP_CUDA_CHECK=1" in offloaded.remedy
+        assert (
+            "train.adam_offload is true" in offloaded.remedy
+            and "DS_SKIP_CUDA_CHECK=1" in offloaded.remedy
+        )
         monkeypatch.setenv("DS_SKIP_CUDA_CHECK", "1")
         assert checks.toolkit("13.0", adam_on_host=True).status == NOTE
 
@@ -232,7 +277,11 @@ def test_memory_of_gpus_the_allocator_and_the_driver(monkeypatch, tmp_path):
 
 
 def test_the_paths_of_an_experiment(tmp_path):
-    settings = ("experiment=cpu_smoke", f"model.path={tmp_path}", "data.path=/nowhere/data.jsonl")
+    settings = (
+        "experiment=cpu_smoke",
+        f"model.path={tmp_path}",
+        "data.path=/nowhere/data.jsonl",
+    )
     config, (line,) = configuration(settings)
     assert line.status == OK
     model, data = paths(config)
@@ -263,13 +312,19 @@ def test_this_machine_is_fine(tmp_path):
     """The whole command on the CPU stack, every import included."""
     settings = ["experiment=cpu_smoke", f"run_dir={tmp_path / 'run'}"]
     command = [sys.executable, *DOCTOR, *settings, "--stack", "cpu", "--json"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(), capture_output=True, text=True
+    )
     answer = json.loads(done.stdout)
     assert [line for line in answer["lines"] if line["status"] == FAIL] == []
     assert (done.returncode, answer["failed"], answer["stack"]) == (0, 0, "cpu")
     found = {line["what"]: line["found"] for line in answer["lines"]}
-    assert found["torch build"] == "CPU build (2.13.0+cpu)" and found["model.path"].startswith("tiny")
-    assert {found[f"import {name}"] for name in ("ray", "transformers", "deepspeed", "vllm")} == {"loads"}
+    assert found["torch build"] == "CPU build (2.13.0+cpu)" and found["model.path"].startswith(
+        "tiny"
+    )
+    assert {
+        found[f"import {name}"] for name in ("ray", "transformers", "deepspeed", "vllm")
+    } == {"loads"}
     assert not (tmp_path / "run").exists()
 
 
@@ -283,19 +338,28 @@ def test_the_cpu_build_of_torch_where_gpus_are_wanted(tmp_path):
         pytest.skip("this torch is a CUDA build")
     result = r3("doctor", "experiment=r3_1p5b_deepscaler_8gpu", f"run_dir={tmp_path}")
     assert result.exit_code == 1 and "r3 doctor: the GPU stack" in result.stdout
-    rows = [[cell.strip() for cell in row.split("│")[1:-1]] for row in result.stdout.splitlines() if "│" in row]
+    rows = [
+        [cell.strip() for cell in row.split("│")[1:-1]]
+        for row in result.stdout.splitlines()
+        if "│" in row
+    ]
     text = {}  # of each line, folded back
     what = ""
     for name, *cells in rows:
         what = name or what
-        text[what] = [f"{old} {new}".strip() for old, new in zip(text.get(what, [""] * 3), cells, strict=True)]
+        text[what] = [
+            f"{old} {new}".strip()
+            for old, new in zip(text.get(what, [""] * 3), cells, strict=True)
+        ]
     assert text["torch build"] == [
         "CPU build (2.13.0+cpu)",
         "CUDA 13.0 build",
         "FAIL: make setup-gpu (where pip knows an index of CPU builds, a plain pip install takes one); on CPUs: "
         "experiment=quickstart",
     ]
-    assert text["CUDA devices"][1] == "8 or more" and text["CUDA devices"][2].startswith("FAIL: ")
+    assert text["CUDA devices"][1] == "8 or more" and text["CUDA devices"][2].startswith(
+        "FAIL: "
+    )
     assert max(map(len, result.stdout.splitlines())) <= 120
 
 
@@ -305,5 +369,7 @@ def test_the_doctor_imports_nothing_but_python():
         "print({name.partition('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)"
     )
     command = [sys.executable, "-S", "-c", code]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, check=True
+    )
     assert done.stdout == "{'r3_openrlhf'}\n"

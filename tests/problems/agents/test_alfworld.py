@@ -16,7 +16,10 @@ TAKE = ["go to table 1", "take apple 1 from table 1", "go to cabinet 1"]
 @pytest.fixture
 def games(tmp_path):
     """Two games, of which alfworld calls the first unsolvable."""
-    game = {"pddl_domain": Path(info.ALFRED_PDDL_PATH).read_text(), "grammar": Path(info.ALFRED_TWL2_PATH).read_text()}
+    game = {
+        "pddl_domain": Path(info.ALFRED_PDDL_PATH).read_text(),
+        "grammar": Path(info.ALFRED_TWL2_PATH).read_text(),
+    }
     game["grammar"] = game["grammar"].replace("UNKNOWN GOAL", "put some apple in cabinet")
     game["pddl_problem"] = Path(__file__).with_name("alfworld_game.pddl").read_text()
     for name, solvable in (("a", False), ("b", True), ("movable", True)):
@@ -31,16 +34,29 @@ def test_a_game_is_won_by_a_script(games):
         for seed in (0, 3):  # the same game: the unsolvable one is passed over
             world = pool.session()
             episode = Episode(
-                world.submit(seed).result().observation, task_uid="a", trajectory_uid="0", settings=AgentsConfig()
+                world.submit(seed).result().observation,
+                task_uid="a",
+                trajectory_uid="0",
+                settings=AgentsConfig(),
             )
             for action in actions:
                 prompt = episode.next_prompt(count=len, max_tokens=9999)
                 assert "Goal: put some apple in cabinet." in prompt and ", help" not in prompt
-                assert (action in prompt.partition("\nActions: ")[2].split("\n")[0].split(", ")) == (action != "fly")
-                episode.advance(world.submit(episode.act(f"<action>{action}</action>", truncated=False)).result())
+                assert (
+                    action in prompt.partition("\nActions: ")[2].split("\n")[0].split(", ")
+                ) == (action != "fly")
+                episode.advance(
+                    world.submit(
+                        episode.act(f"<action>{action}</action>", truncated=False)
+                    ).result()
+                )
             assert episode.next_prompt(count=len, max_tokens=9999) is None
             played = episode.trajectory()
-            assert (played.end, played.success, played.rewards()) == (End.DONE, True, [0.0] * 5 + [10.0])
+            assert (played.end, played.success, played.rewards()) == (
+                End.DONE,
+                True,
+                [0.0] * 5 + [10.0],
+            )
             assert [turn.valid for turn in played.turns] == [True] * 3 + [False, True, True]
             assert played.anchors[0].startswith("You are in the middle of a room.")
             world.close()

@@ -9,7 +9,12 @@ import pytest
 
 from r3_openrlhf.machine.processes.pool import ItemLost
 from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.problems.agents.environment import Observation, Step, environment_pool, make_environment
+from r3_openrlhf.problems.agents.environment import (
+    Observation,
+    Step,
+    environment_pool,
+    make_environment,
+)
 from r3_openrlhf.problems.agents.vault import Vault
 
 AWKWARD = "tests.problems.agents.awkward:Awkward"
@@ -40,11 +45,19 @@ def test_names_and_import_paths():
     ("name", "options", "message"),
     [
         ("vaullt", {}, "'vaullt'; did you mean vault\\?, or package.module:Class"),
-        ("no_such_module:World", {}, "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
+        (
+            "no_such_module:World",
+            {},
+            "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'",
+        ),
         ("json:World", {}, "json has no World"),
         (":World", {}, "use package.module:name"),
         ("json:loads", {}, "no reset, step, close"),
-        ("alfworld", {"games": "nowhere"}, "No module named 'textworld'|games is nowhere, where no game.tw-pddl is"),
+        (
+            "alfworld",
+            {"games": "nowhere"},
+            "No module named 'textworld'|games is nowhere, where no game.tw-pddl is",
+        ),
         ("vault", {"walls": 3}, "agents.options is {'walls': 3}.*walls"),
         ("vault", {"rooms": 9}, "agents.options is {'rooms': 9}.*rooms is 9"),
     ],
@@ -77,4 +90,8 @@ def test_the_environment_of_the_documents_is_found_by_its_path_and_won():
     done = subprocess.run([sys.executable, example], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     *guesses, last = done.stdout.splitlines()
-    assert guesses[0] == "between 1 and 100 -> 50" and len(guesses) <= 7 and last == "success: True"
+    assert (
+        guesses[0] == "between 1 and 100 -> 50"
+        and len(guesses) <= 7
+        and last == "success: True"
+    )

@@ -25,7 +25,9 @@ def play(respond, *, max_tokens=1000, seed=0, **settings):
     """(trajectory, prompts) of an episode in the vault; `respond(environment, turn)` gives (response, truncated)."""
     config = AgentsConfig(**{"max_turns": 8} | settings)
     world = make_environment("vault", {})
-    episode = Episode(world.reset(seed), task_uid=f"vault/{seed}", trajectory_uid="0", settings=config)
+    episode = Episode(
+        world.reset(seed), task_uid=f"vault/{seed}", trajectory_uid="0", settings=config
+    )
     prompts = []
     while (prompt := episode.next_prompt(count=words, max_tokens=max_tokens)) is not None:
         prompts.append(prompt)
@@ -35,7 +37,9 @@ def play(respond, *, max_tokens=1000, seed=0, **settings):
 
 
 def solver(world, turn):
-    actions = [action for colour in world.needed for action in (f"go {colour}", TAKE, BACK)] + [OPEN]
+    actions = [action for colour in world.needed for action in (f"go {colour}", TAKE, BACK)] + [
+        OPEN
+    ]
     return actions[turn], False
 
 
@@ -50,7 +54,13 @@ def test_a_solved_episode_is_recorded_turn_by_turn():
     goal = f"Goal: open the gate with {first} and {second}"
     hall = ["Now: hall", "Actions: go red, go blue, go green, go white, open gate"]
     assert prompts[0].split("\n") == [goal, *hall]
-    assert prompts[3].split("\n") == [goal, "Before:", f"{first} -> take key", f"{first} -> go back", *hall]
+    assert prompts[3].split("\n") == [
+        goal,
+        "Before:",
+        f"{first} -> take key",
+        f"{first} -> go back",
+        *hall,
+    ]
 
 
 def test_an_action_that_is_none_is_recorded_and_costs_its_penalty():
@@ -70,16 +80,27 @@ def test_a_response_that_was_cut_off_is_no_action_unless_its_tags_are_closed():
 
 def test_the_turn_limit_and_a_state_that_fits_into_no_prompt_are_failures_and_say_so():
     trajectory, _ = play(lambda world, turn: ("fly", False), max_turns=3)
-    assert (trajectory.end, trajectory.success, len(trajectory.turns)) == (End.TURN_LIMIT, False, 3)
+    assert (trajectory.end, trajectory.success, len(trajectory.turns)) == (
+        End.TURN_LIMIT,
+        False,
+        3,
+    )
     trajectory, prompts = play(solver, max_tokens=5)
-    assert (trajectory.end, trajectory.success, trajectory.turns, prompts) == (End.PROMPT_LIMIT, False, (), [])
+    assert (trajectory.end, trajectory.success, trajectory.turns, prompts) == (
+        End.PROMPT_LIMIT,
+        False,
+        (),
+        [],
+    )
 
 
 @pytest.fixture
 def begun():
     """The vault and an episode in it."""
     world = make_environment("vault", {})
-    return world, Episode(world.reset(0), task_uid="vault/0", trajectory_uid="0", settings=AgentsConfig())
+    return world, Episode(
+        world.reset(0), task_uid="vault/0", trajectory_uid="0", settings=AgentsConfig()
+    )
 
 
 def test_a_lost_episode_keeps_its_answered_turns_and_has_no_rewards(begun):
@@ -91,7 +112,11 @@ def test_a_lost_episode_keeps_its_answered_turns_and_has_no_rewards(begun):
     episode.lose("timeout")
     assert episode.next_prompt(count=words, max_tokens=100) is None
     trajectory = episode.trajectory()
-    assert (trajectory.end, trajectory.reason, trajectory.success) == (End.LOST, "timeout", None)
+    assert (trajectory.end, trajectory.reason, trajectory.success) == (
+        End.LOST,
+        "timeout",
+        None,
+    )
     assert len(trajectory.turns) == 1
     with pytest.raises(ValueError, match="is lost \\(timeout\\) and has no rewards"):
         trajectory.returns(gamma=0.9)
@@ -111,21 +136,38 @@ def test_calls_out_of_turn_are_refused(begun):
         episode.next_prompt(count=words, max_tokens=100)
 
 
-@given(st.integers(0, 6), st.integers(0, 8), st.integers(0, 60), st.sampled_from(["", "it failed like this"]))
-def test_a_prompt_shows_the_attempt_and_the_newest_turns_that_fit(turns, num_earlier, max_tokens, attempt):
+@given(
+    st.integers(0, 6),
+    st.integers(0, 8),
+    st.integers(0, 60),
+    st.sampled_from(["", "it failed like this"]),
+)
+def test_a_prompt_shows_the_attempt_and_the_newest_turns_that_fit(
+    turns, num_earlier, max_tokens, attempt
+):
     earlier = [f"place {i} -> act {i}" for i in range(num_earlier)]
     here = Observation(text="here", goal="win", valid_actions=("a", "b"))
 
     def prompt_of(shown, room, attempt):
-        return memory_prompt(here, earlier, turns=shown, count=words, max_tokens=room, attempt=attempt)
+        return memory_prompt(
+            here, earlier, turns=shown, count=words, max_tokens=room, attempt=attempt
+        )
 
     numbers = range(min(turns, num_earlier), -1, -1)
     whole = [prompt_of(n, 10**6, one) for one in dict.fromkeys((attempt, "")) for n in numbers]
-    assert prompt_of(turns, max_tokens, attempt) == next((one for one in whole if words(one) <= max_tokens), None)
+    assert prompt_of(turns, max_tokens, attempt) == next(
+        (one for one in whole if words(one) <= max_tokens), None
+    )
 
 
-RESPONSES = {"go red": "go red", "\n  go red \nbecause": "go red", "<action>go": "", "": "", " \n": "",
-             "I think <action>a</action> no <action> b </action>": "b"}  # fmt: skip
+RESPONSES = {
+    "go red": "go red",
+    "\n  go red \nbecause": "go red",
+    "<action>go": "",
+    "": "",
+    " \n": "",
+    "I think <action>a</action> no <action> b </action>": "b",
+}
 
 
 @pytest.mark.parametrize(("response", "action"), RESPONSES.items())
@@ -135,7 +177,18 @@ def test_the_action_in_a_response(response, action):
 
 def test_an_earlier_attempt_stands_behind_the_goal():
     here = Observation(text="place 9 now", goal="open the last gate")
-    shown = memory_prompt(here, ["place 8 -> go"], turns=3, count=words, max_tokens=18, attempt="it failed like this")
+    shown = memory_prompt(
+        here,
+        ["place 8 -> go"],
+        turns=3,
+        count=words,
+        max_tokens=18,
+        attempt="it failed like this",
+    )
     assert shown.splitlines() == [
-        "Goal: open the last gate", "it failed like this", "Before:", "place 8 -> go", "Now: place 9 now"
-    ]  # fmt: skip
+        "Goal: open the last gate",
+        "it failed like this",
+        "Before:",
+        "place 8 -> go",
+        "Now: place 9 now",
+    ]

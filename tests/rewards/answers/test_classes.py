@@ -20,9 +20,14 @@ CASES = rows(Path(__file__).with_name("cases_of_classes.jsonl"))
 def misjudged(cases):
     known = ("problem", "task", "truncated")
     grades = [
-        grade(case["response"], case["references"], **{k: case[k] for k in known if k in case}) for case in cases
+        grade(case["response"], case["references"], **{k: case[k] for k in known if k in case})
+        for case in cases
     ]
-    return [(case, it.reason) for case, it in zip(cases, grades, strict=True) if it.verdict != case["verdict"]]
+    return [
+        (case, it.reason)
+        for case, it in zip(cases, grades, strict=True)
+        if it.verdict != case["verdict"]
+    ]
 
 
 @pytest.mark.parametrize("name", dict.fromkeys(case["class"] for case in CASES))

@@ -65,7 +65,11 @@ def test_every_text_equals_itself_and_nothing_raises(text):
 @given(st.text(alphabet="0123456789.,+-*/^(){} \\fracsqtimed", max_size=40))
 def test_arithmetic_agrees_with_python_where_both_read_the_text(text):
     value = exact_value(text)
-    if value is None or any(mark in text for mark in ("\\", ",", "{", " ", "^")) or ")(" in text:
+    if (
+        value is None
+        or any(mark in text for mark in ("\\", ",", "{", " ", "^"))
+        or ")(" in text
+    ):
         return
     try:
         expected = eval(text, {"__builtins__": {}})  # digits and + - * / ( ) only

@@ -28,7 +28,11 @@ def test_nothing_follows_thinking_that_does_not_end(response):
     assert after_thinking(response) is None
 
 
-@given(st.lists(st.sampled_from([r"\boxed{", "}", "{", r"\{", "5", " ", "and", r"\boxed"]), max_size=30))
+@given(
+    st.lists(
+        st.sampled_from([r"\boxed{", "}", "{", r"\{", "5", " ", "and", r"\boxed"]), max_size=30
+    )
+)
 def test_a_box_is_found_exactly_where_its_braces_close(parts):
     text = "".join(parts)
     if (answer := boxed_answer(text)) is not None:

@@ -30,8 +30,13 @@ def siblings(name, rng):
     entry = SIBLINGS[name]
     drawn = eval(entry["draw"], {"rng": rng})
     filled = {
-        key: [re.sub(r"<([^<>\s][^<>]*)>", lambda part: str(eval(part[1], dict(drawn))), text) for text in texts]
-        for key, texts in ({**entry, "problem": [entry["problem"]], "draw": [], "kind": []}).items()
+        key: [
+            re.sub(r"<([^<>\s][^<>]*)>", lambda part: str(eval(part[1], dict(drawn))), text)
+            for text in texts
+        ]
+        for key, texts in (
+            {**entry, "problem": [entry["problem"]], "draw": [], "kind": []}
+        ).items()
     }
     equal = [*filled["references"], *filled.get("equal", [])]
     return filled["problem"][0], rng.choice(filled["references"]), equal, filled["unequal"]
@@ -48,7 +53,9 @@ def test_equal_siblings_are_right_and_neighbours_wrong_in_any_wrapping(name, see
     rng = random.Random(seed)
     problem, reference, equal, unequal = siblings(name, rng)
     kind = kind_of(reference, problem)
-    assert (kind[0].name if kind else "") == SIBLINGS[name].get("kind", name if name in kinds() else ""), reference
+    assert (kind[0].name if kind else "") == SIBLINGS[name].get(
+        "kind", name if name in kinds() else ""
+    ), reference
     wrapping, section = rng.choice(TABLES["wrappings"]), rng.choice(TABLES["sections"])
     for expected, answers in (("correct", equal), ("wrong", unequal)):
         for answer in answers:
@@ -77,13 +84,20 @@ def test_what_denies_an_answer_or_belongs_to_another_question_is_not_it(name, se
 )
 def test_a_scaled_number_is_another_one(value, form, wrapping, scale):
     assert verdict(rf"So $\boxed{{{value}}}$ {scale}.", str(value), "How many?") == "wrong"
-    assert verdict(rf"So $\boxed{{{value}}}$ {scale}.", str(value), f"How many {scale}?") == "correct"
+    assert (
+        verdict(rf"So $\boxed{{{value}}}$ {scale}.", str(value), f"How many {scale}?")
+        == "correct"
+    )
     assert verdict(wrapping % (form % value), str(value), "How many?") == "wrong"
     assert verdict(wrapping % value, str(value), "How many?") == "correct"
 
 
 @settings(max_examples=20, deadline=None)
-@given(v=st.integers(5, 99), form=st.sampled_from(TABLES["computed"]), plain=st.sampled_from(TABLES["plain"]))
+@given(
+    v=st.integers(5, 99),
+    form=st.sampled_from(TABLES["computed"]),
+    plain=st.sampled_from(TABLES["plain"]),
+)
 def test_a_box_in_a_formula_is_read_with_it(v, form, plain):
     assert verdict(form[0] % v, str(v), "") == "wrong"
     assert verdict(form[0] % v, str(eval(form[1])), "") == "correct"
@@ -92,7 +106,12 @@ def test_a_box_in_a_formula_is_read_with_it(v, form, plain):
 
 
 @settings(max_examples=60, deadline=None)
-@given(top=st.integers(1, 200), bottom=st.integers(2, 97), digits=st.integers(4, 9), off=st.integers(-2, 2))
+@given(
+    top=st.integers(1, 200),
+    bottom=st.integers(2, 97),
+    digits=st.integers(4, 9),
+    off=st.integers(-2, 2),
+)
 def test_a_decimal_of_four_digits_is_what_rounds_to_it(top, bottom, digits, off):
     value = Fraction(top, bottom)
     rounded = round(value, digits) + Fraction(off, 10**digits)
@@ -108,23 +127,35 @@ def test_a_decimal_of_four_digits_is_what_rounds_to_it(top, bottom, digits, off)
 @settings(max_examples=20, deadline=None)
 @given(
     value=st.integers(2, 500),
-    nouns=st.sampled_from(["cars came in", "trucks are needed for", "people left within", "boats sank during"]),
+    nouns=st.sampled_from(
+        ["cars came in", "trucks are needed for", "people left within", "boats sank during"]
+    ),
 )
 def test_the_number_of_the_subject_answers_a_sentence(value, nouns):
-    assert verdict(f"{value} {nouns} the first {value + 7} minutes.", str(value), "") == "correct"
-    assert verdict(f"{value} {nouns} the first {value + 7} minutes.", str(value + 7), "") == "wrong"
+    assert (
+        verdict(f"{value} {nouns} the first {value + 7} minutes.", str(value), "") == "correct"
+    )
+    assert (
+        verdict(f"{value} {nouns} the first {value + 7} minutes.", str(value + 7), "")
+        == "wrong"
+    )
 
 
 @settings(max_examples=20, deadline=None)
 @given(
-    rate=st.sampled_from([("dollars", "cents", 100), ("hours", "minutes", 60), ("meters", "cm", 100)]),
+    rate=st.sampled_from(
+        [("dollars", "cents", 100), ("hours", "minutes", 60), ("meters", "cm", 100)]
+    ),
     value=st.integers(2, 90),
 )
 def test_another_unit_than_the_problem_asks_for_is_another_amount(rate, value):
     unit, small, factor = rate
     problem = f"How many {unit} is it?"
     assert verdict(rf"\boxed{{{value}\text{{ {small}}}}}", str(value), problem) == "wrong"
-    assert verdict(rf"\boxed{{{value * factor}\text{{ {small}}}}}", str(value), problem) == "correct"
+    assert (
+        verdict(rf"\boxed{{{value * factor}\text{{ {small}}}}}", str(value), problem)
+        == "correct"
+    )
     assert verdict(rf"\boxed{{{value}\text{{ {unit}}}}}", str(value), problem) == "correct"
     for asked in (problem, f"What is it in {unit}?"):
         assert verdict(rf"\boxed{{{value}\text{{ kg}}}}", str(value), asked) == "wrong"
@@ -141,8 +172,18 @@ def test_another_unit_than_the_problem_asks_for_is_another_amount(rate, value):
 def test_a_list_of_any_length_may_be_in_any_order(form, members, rng):
     reference = ", ".join(form % member for member in members)
     shuffled = rng.sample(members, len(members))
-    assert verdict(rf"\boxed{{{', '.join(form % member for member in shuffled)}}}", reference, "") == "correct"
-    assert verdict(rf"\boxed{{{', '.join(form % member for member in [*shuffled[1:], 1])}}}", reference, "") == "wrong"
+    assert (
+        verdict(rf"\boxed{{{', '.join(form % member for member in shuffled)}}}", reference, "")
+        == "correct"
+    )
+    assert (
+        verdict(
+            rf"\boxed{{{', '.join(form % member for member in [*shuffled[1:], 1])}}}",
+            reference,
+            "",
+        )
+        == "wrong"
+    )
 
 
 @settings(max_examples=30, deadline=None)
@@ -161,18 +202,32 @@ ATOMS = st.sampled_from(["n", "x", "2", "10", "7", "99", r"\pi", "e", "i", "0", 
 FORMULAS = st.recursive(
     ATOMS,
     lambda inner: st.one_of(
-        inner.map("({})!".format), inner.map("({})!!".format), inner.map(r"\Gamma({})".format), inner.map(r"\sqrt{{{}}}".format),
-        st.tuples(inner, inner).map("{%s}^{%s}".__mod__), st.tuples(inner, inner).map(r"\frac{%s}{%s}".__mod__),
-        st.tuples(inner, inner).map(r"\binom{%s}{%s}".__mod__), st.tuples(inner, inner).map("%s+%s".__mod__),
-        inner.map(r"\sin({})".format), inner.map(r"\log({})".format), st.tuples(inner, inner).map("(%s,%s)".__mod__),
-        st.tuples(inner, inner).map("%s=%s".__mod__), st.tuples(inner, inner).map(r"%s\cdot %s".__mod__),
-        inner.map(r"|{}|".format), inner.map(r"\lfloor {}\rfloor".format), inner.map(r"\{{ {} \}}".format),
+        inner.map("({})!".format),
+        inner.map("({})!!".format),
+        inner.map(r"\Gamma({})".format),
+        inner.map(r"\sqrt{{{}}}".format),
+        st.tuples(inner, inner).map("{%s}^{%s}".__mod__),
+        st.tuples(inner, inner).map(r"\frac{%s}{%s}".__mod__),
+        st.tuples(inner, inner).map(r"\binom{%s}{%s}".__mod__),
+        st.tuples(inner, inner).map("%s+%s".__mod__),
+        inner.map(r"\sin({})".format),
+        inner.map(r"\log({})".format),
+        st.tuples(inner, inner).map("(%s,%s)".__mod__),
+        st.tuples(inner, inner).map("%s=%s".__mod__),
+        st.tuples(inner, inner).map(r"%s\cdot %s".__mod__),
+        inner.map(r"|{}|".format),
+        inner.map(r"\lfloor {}\rfloor".format),
+        inner.map(r"\{{ {} \}}".format),
     ),
     max_leaves=6,
-)  # fmt: skip
+)
 REFERENCES = st.one_of(
     FORMULAS,
-    st.builds(lambda name, seed: siblings(name, random.Random(seed))[1], st.sampled_from(list(kinds())), SEEDS),
+    st.builds(
+        lambda name, seed: siblings(name, random.Random(seed))[1],
+        st.sampled_from(list(kinds())),
+        SEEDS,
+    ),
 )
 
 
@@ -213,7 +268,8 @@ def test_tasks_by_name(task, response, reference, score):
 
 def test_a_reference_says_its_kind():
     assert (
-        read_reference("1, 2, 3", "List them from least to greatest.").kind == "ordered list: 3 values, order counts"
+        read_reference("1, 2, 3", "List them from least to greatest.").kind
+        == "ordered list: 3 values, order counts"
     )
     assert read_reference("2024-03-05").kind == "date" and read_reference("7").kind == ""
 

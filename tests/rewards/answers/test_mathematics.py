@@ -13,10 +13,17 @@ def verdicts(grades):
 @pytest.mark.parametrize("verdict", ["correct", "wrong"])
 def test_answers_in_many_spellings(grade_many, verdict):
     """pairs_*.txt: answers and references in the style of competitions, as a person would judge them."""
-    lines = Path(__file__).with_name(f"pairs_{verdict}.txt").read_text(encoding="utf-8").splitlines()
+    lines = (
+        Path(__file__)
+        .with_name(f"pairs_{verdict}.txt")
+        .read_text(encoding="utf-8")
+        .splitlines()
+    )
     pairs = [line.split(" === ") for line in lines]
     grades = grade_many([(rf"\boxed{{{answer}}}", reference) for answer, reference in pairs])
-    assert [line for line, found in zip(lines, verdicts(grades), strict=True) if found != verdict] == []
+    assert [
+        line for line, found in zip(lines, verdicts(grades), strict=True) if found != verdict
+    ] == []
 
 
 def test_reasons(grade_many):
@@ -31,17 +38,29 @@ def test_reasons(grade_many):
         (r"\boxed{9^{9^{9^{9}}}}", "5", "too_large"),
         (r"\boxed{9^{9^{9^{9}}}+x}", "5", "too_large"),
         (r"\boxed{\int_0^1 x dx}", "0.5", "unevaluated"),
-        (r"\boxed{\begin{pmatrix}1&2\end{pmatrix}\begin{pmatrix}3\\4\end{pmatrix}}", "11", "wrong"),
+        (
+            r"\boxed{\begin{pmatrix}1&2\end{pmatrix}\begin{pmatrix}3\\4\end{pmatrix}}",
+            "11",
+            "wrong",
+        ),
         (r"\boxed{6}", "5+x", "wrong"),  # and the next item is not
     ]
     grades = grade_many([(response, reference) for response, reference, _ in cases])
     assert [grade.reason for grade in grades] == [reason for *_, reason in cases]
-    assert verdicts(grades)[7:9] == ["wrong", "wrong"]  # a response does not escape its zero by being endless
+    # a response does not escape its zero by being endless
+    assert verdicts(grades)[7:9] == [
+        "wrong",
+        "wrong",
+    ]
 
 
 @pytest.mark.parametrize(
     ("name", "least", "rows"),
-    [("vectors", 0.975, 284), ("outputs_gsm8k_openai", 0.995, 975), ("outputs_rho_math500", 0.98, 1000)],
+    [
+        ("vectors", 0.975, 284),
+        ("outputs_gsm8k_openai", 0.995, 975),
+        ("outputs_rho_math500", 0.98, 1000),
+    ],
 )
 def test_agreement_with_the_verdicts_of_others(grade_many, name, least, rows):
     """benchmarks/grading_accuracy.py lists the rest, docs/rewards.md explains it. Plain math-verify: 0.954 on vectors."""
@@ -50,7 +69,9 @@ def test_agreement_with_the_verdicts_of_others(grade_many, name, least, rows):
         pytest.skip(f"{path.name} of the grader data is not there")
     data = [json.loads(line) for line in path.read_text().splitlines()]
     assert len(data) == rows
-    grades = grade_many([(row.get("prediction", row.get("response")), row["gold"]) for row in data])
+    grades = grade_many(
+        [(row.get("prediction", row.get("response")), row["gold"]) for row in data]
+    )
     agree = [
         g.verdict.value == ("correct" if row.get("expected", row.get("correct")) else "wrong")
         for g, row in zip(grades, data, strict=True)

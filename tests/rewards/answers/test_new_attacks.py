@@ -23,28 +23,59 @@ def problems(rng, count):
         word = rng.choice(["circle", "Monday", "even", "dog", "cat", "Alice"])
         made += [
             (f"Compute ${a} \\cdot {b} + {c}^2$.", str(a * b + c * c), f"{a * b + c * c}.0"),
-            (f"Solve $x^2 - {low + high}x + {low * high} < 0$.".replace("--", "+").replace("+ -", "- "), f"({low},{high})", f"{low} < x < {high}"),
+            (
+                f"Solve $x^2 - {low + high}x + {low * high} < 0$.".replace("--", "+").replace(
+                    "+ -", "- "
+                ),
+                f"({low},{high})",
+                f"{low} < x < {high}",
+            ),
             (f"Solve ${c}x + {a} = {c * b + a}$.", str(b), f"x = {b}"),
             (f"Expand $(x+{a})(x+{b})$.", f"x^2+{a + b}x+{a * b}", f"{a * b} + {a + b}x + x^2"),
-            (f"Differentiate $y = {a}x^{c}$.", f"{a * c}x^{{{c - 1}}}", f"{c * a} x^{{{c - 1}}}"),
-            (f"How far? It moves at ${a}$ for ${b}$.", rf"{a * b} \text{{ {unit}}}", str(a * b)),
+            (
+                f"Differentiate $y = {a}x^{c}$.",
+                f"{a * c}x^{{{c - 1}}}",
+                f"{c * a} x^{{{c - 1}}}",
+            ),
+            (
+                f"How far? It moves at ${a}$ for ${b}$.",
+                rf"{a * b} \text{{ {unit}}}",
+                str(a * b),
+            ),
             (f"What is it, if $a={a}$?", rf"\text{{{word}}}", word),
             (f"(A) {a} (B) {b} (C) {c}", rng.choice("ABC"), None),
-            (f"When is $|x-{a}| > {b}$?", rf"(-\infty,{a - b})\cup({a + b},\infty)", rf"x<{a - b} \text{{ or }} x>{a + b}"),
-        ]  # fmt: skip
+            (
+                f"When is $|x-{a}| > {b}$?",
+                rf"(-\infty,{a - b})\cup({a + b},\infty)",
+                rf"x<{a - b} \text{{ or }} x>{a + b}",
+            ),
+        ]
     return made
 
 
 def not_as_they_should(grade_many, made):
-    cases = [(reference, "correct", rf"\boxed{{{reference}}}", problem) for problem, reference, _ in made]
-    cases += [(reference, "correct", rf"\boxed{{{other}}}", problem) for problem, reference, other in made if other]
+    cases = [
+        (reference, "correct", rf"\boxed{{{reference}}}", problem)
+        for problem, reference, _ in made
+    ]
+    cases += [
+        (reference, "correct", rf"\boxed{{{other}}}", problem)
+        for problem, reference, other in made
+        if other
+    ]
     cases += [
         (reference, "wrong", response, problem)
         for problem, reference, _ in made
         for _, response in answer_attacks(problem, reference, "math")
     ]
-    grades = grade_many([(case[2], case[0]) for case in cases], problems=[case[3] for case in cases])
-    return [(grade.reason, *case) for case, grade in zip(cases, grades, strict=True) if grade.verdict.value != case[1]]
+    grades = grade_many(
+        [(case[2], case[0]) for case in cases], problems=[case[3] for case in cases]
+    )
+    return [
+        (grade.reason, *case)
+        for case, grade in zip(cases, grades, strict=True)
+        if grade.verdict.value != case[1]
+    ]
 
 
 @given(st.text(min_size=1, max_size=20), st.text(min_size=1, max_size=20))
@@ -60,12 +91,18 @@ def test_exact_never_equates_texts_of_other_letters(a, b):
 
 def withdrawn(rng, answer):
     """An answer, and a clause beside it that takes it back."""
-    box = rng.choice([r"\boxed{%s}", r"$\boxed{%s}$", r"\[\boxed{%s}\]", "<answer>%s</answer>"]) % answer
+    box = (
+        rng.choice([r"\boxed{%s}", r"$\boxed{%s}$", r"\[\boxed{%s}\]", "<answer>%s</answer>"])
+        % answer
+    )
     words = TABLES["withdrawn"]
     return rng.choice(
         [
             rng.choice(words["before"]) + box + ".",
-            box + rng.choice(words["turns"]) + rng.choice(words["is_wrong"]) + rng.choice([".", "!", "", "\n"]),
+            box
+            + rng.choice(words["turns"])
+            + rng.choice(words["is_wrong"])
+            + rng.choice([".", "!", "", "\n"]),
             box + rng.choice(words["ends"]),
         ]
     )
@@ -97,7 +134,12 @@ def marked_cases(rng, count):
                 (task, "wrong", withdrawn(rng, answer), answer),
                 (task, "correct", kept(rng, answer), answer),
                 (task, "wrong", several(rng, answer, other), answer),
-                (task, "correct", withdrawn(rng, other) + "\nTherefore " + kept(rng, answer), answer),
+                (
+                    task,
+                    "correct",
+                    withdrawn(rng, other) + "\nTherefore " + kept(rng, answer),
+                    answer,
+                ),
             ]
     return made
 
@@ -108,14 +150,20 @@ def not_as_made(grade_many, cases):
         own = [case for case in cases if case[0] == task]
         grades = grade_many([case[2:4] for case in own], task=task)
         wrong += [
-            (grade.reason, *case) for case, grade in zip(own, grades, strict=True) if grade.verdict.value != case[1]
+            (grade.reason, *case)
+            for case, grade in zip(own, grades, strict=True)
+            if grade.verdict.value != case[1]
         ]
     return wrong
 
 
 MADE = {  # what is asked of a grader, by seed and volume
-    "attacks": lambda grade_many, seed, volume: not_as_they_should(grade_many, problems(random.Random(seed), volume)),
-    "marked": lambda grade_many, seed, volume: not_as_made(grade_many, marked_cases(random.Random(seed), 10 * volume)),
+    "attacks": lambda grade_many, seed, volume: not_as_they_should(
+        grade_many, problems(random.Random(seed), volume)
+    ),
+    "marked": lambda grade_many, seed, volume: not_as_made(
+        grade_many, marked_cases(random.Random(seed), 10 * volume)
+    ),
 }
 
 

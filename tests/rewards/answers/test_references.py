@@ -15,7 +15,9 @@ TABLES = tables_beside(__file__)
 
 @pytest.mark.parametrize(("reference", "text"), TABLES["read"])
 def test_what_is_read(reference, text):
-    assert read_reference(reference) == r3_openrlhf.rewards.answers.references.ReferenceReading(text)
+    assert read_reference(reference) == r3_openrlhf.rewards.answers.references.ReferenceReading(
+        text
+    )
 
 
 @pytest.mark.parametrize("reference", TABLES["no_answer"])
@@ -50,6 +52,10 @@ def test_without_math_verify_it_says_which_extra_has_it(monkeypatch):
 
 def test_it_loads_nothing_of_the_stack():
     code = "import sys; from r3_openrlhf import grade; grade('5', '5'); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     loaded = set(done.stdout.split())
-    assert "math_verify" in loaded and not loaded & set("torch ray vllm openrlhf hydra omegaconf aiohttp".split())
+    assert "math_verify" in loaded and not loaded & set(
+        "torch ray vllm openrlhf hydra omegaconf aiohttp".split()
+    )

@@ -20,7 +20,14 @@ from scorer_attacks import scorer_attacks
 
 TABLES = tables_beside(__file__)
 GRADED = sorted(set(DATASETS) - set(REFUSED_DATA_SETS))
-SLOW = {"simple_integration", "intermediate_integration", "rubiks_cube", "sokoban", "arc_agi"}  # 0.1 s an answer
+# 0.1 s an answer
+SLOW = {
+    "simple_integration",
+    "intermediate_integration",
+    "rubiks_cube",
+    "sokoban",
+    "arc_agi",
+}
 
 
 def plain(value):
@@ -54,7 +61,8 @@ def accepted(grade_many, names, *, size, seed, per_entry):
     return [
         f"{entry['metadata']['source_dataset']}: {family}: {answer[:100]!r}: {grade.verdict.value} {grade.reason}"
         for (entry, family, answer), grade in zip(cases, grades, strict=True)
-        if grade.verdict.value != "wrong" and grade.reason != "bad_reference"  # then nothing is paid for that entry
+        if grade.verdict.value != "wrong"
+        and grade.reason != "bad_reference"  # then nothing is paid for that entry
     ]
 
 
@@ -84,17 +92,40 @@ def test_every_own_answer_passes_its_guard():
 
 WRONG = [  # the answers of the table that are computed: from an attack by others, and what was found beside it
     ("number_sorting", lambda e: json.dumps(["nan"] * len(e["metadata"]["sorted_numbers"]))),
-    ("number_sorting", lambda e: str([str(float(x) + 0.9) for x in e["metadata"]["sorted_numbers"]])),
-    ("countdown", lambda e: f"{e['metadata']['target']}e0+0e0*({'+'.join(map(str, e['metadata']['numbers']))})"),
-    ("countdown", lambda e: f"{hex(e['metadata']['target'])}+0x0*({'+'.join(map(str, e['metadata']['numbers']))})"),
-    ("countdown", lambda e: f"{'_'.join(str(e['metadata']['target']))}+0_0*({'+'.join(map(str, e['metadata']['numbers']))})"),
+    (
+        "number_sorting",
+        lambda e: str([str(float(x) + 0.9) for x in e["metadata"]["sorted_numbers"]]),
+    ),
+    (
+        "countdown",
+        lambda e: (
+            f"{e['metadata']['target']}e0+0e0*({'+'.join(map(str, e['metadata']['numbers']))})"
+        ),
+    ),
+    (
+        "countdown",
+        lambda e: (
+            f"{hex(e['metadata']['target'])}+0x0*({'+'.join(map(str, e['metadata']['numbers']))})"
+        ),
+    ),
+    (
+        "countdown",
+        lambda e: (
+            f"{'_'.join(str(e['metadata']['target']))}+0_0*({'+'.join(map(str, e['metadata']['numbers']))})"
+        ),
+    ),
     ("decimal_arithmetic", lambda e: e["answer"][:-2]),
     ("kakurasu", lambda e: " ".join(f"{cell}.4" for cell in e["answer"].split(" "))),
     ("kakurasu", lambda e: re.sub(r"([01])", r"\1.4", e["answer"])),
     ("sokoban", lambda e: " ".join(e["answer"])),
     ("boxnet", lambda e: json.dumps(box_moves(e["metadata"]["initial_state"]) * 10)),
-    ("graph_color", lambda e: json.dumps(dict.fromkeys(map(str, e["metadata"]["puzzle"]["vertices"]), [1, 2, 3]))),
-]  # fmt: skip
+    (
+        "graph_color",
+        lambda e: json.dumps(
+            dict.fromkeys(map(str, e["metadata"]["puzzle"]["vertices"]), [1, 2, 3])
+        ),
+    ),
+]
 
 
 def other_order(value):
@@ -112,14 +143,23 @@ def box_moves(squares):
             if f"{x + dx}_{y + dy}" in squares
         ]
         for thing in sorted({thing for cell in squares.values() for thing in cell}):
-            moves += [{f"Agent[{x}, {y}]": f"move({thing}, {end})"} for end in [*ends, thing.replace("box", "target")]]
+            moves += [
+                {f"Agent[{x}, {y}]": f"move({thing}, {end})"}
+                for end in [*ends, thing.replace("box", "target")]
+            ]
     return moves
 
 
 RIGHT = [
     ("codeio", lambda e: other_order(json.loads(e["answer"]))),
-    ("complex_arithmetic", lambda e: "{:g}+{:g}i".format(*e["metadata"]["result"]).replace("+-", "-")),
-    ("number_sorting", lambda e: json.dumps([float(x) for x in e["metadata"]["sorted_numbers"]])),
+    (
+        "complex_arithmetic",
+        lambda e: "{:g}+{:g}i".format(*e["metadata"]["result"]).replace("+-", "-"),
+    ),
+    (
+        "number_sorting",
+        lambda e: json.dumps([float(x) for x in e["metadata"]["sorted_numbers"]]),
+    ),
     ("kakurasu", lambda e: e["answer"].replace("\n", " \n") + "\n"),
     ("bitwise_arithmetic", lambda e: str(int(e["answer"], 16))),
     ("knights_knaves", lambda e: ", ".join(e["answer"].rstrip(".").lower().split(", and "))),
@@ -149,7 +189,9 @@ def test_what_the_scorers_pay_for_nothing_is_wrong(grade_many):
 
 
 def test_other_ways_to_write_it_are_right(grade_many):
-    assert other_verdicts(grade_many, [*TABLES["right"], *RIGHT], "correct", size=2, seed=6) == []
+    assert (
+        other_verdicts(grade_many, [*TABLES["right"], *RIGHT], "correct", size=2, seed=6) == []
+    )
 
 
 def test_the_documented_table_is_the_one_in_force():
@@ -157,4 +199,7 @@ def test_the_documented_table_is_the_one_in_force():
     names = ", ".join(f"`{name}`" for name in sorted(REFUSED_DATA_SETS))
     count = len(DATASETS) - len(GUARDED_DATA_SETS) - len(REFUSED_DATA_SETS)
     assert f"| refused, with a sentence | {names} |" in text
-    assert f"| guarded | {len(GUARDED_DATA_SETS)}, as" in text and f"| as they are | the other {count} |" in text
+    assert (
+        f"| guarded | {len(GUARDED_DATA_SETS)}, as" in text
+        and f"| as they are | the other {count} |" in text
+    )

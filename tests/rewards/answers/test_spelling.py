@@ -14,7 +14,9 @@ def test_a_rule_does_what_its_example_says(rule):
     assert pattern.sub(replacement, before) == after
 
 
-@pytest.mark.parametrize("form", [r"\text{The area is %s} = 12", r"\text{%s} = 12", r"\text{%s = }12"])
+@pytest.mark.parametrize(
+    "form", [r"\text{The area is %s} = 12", r"\text{%s} = 12", r"\text{%s = }12"]
+)
 def test_a_word_that_bounds_or_denies_is_no_name_of_a_value(form):
     hedges = spelling._TABLE["leads"]["hedges"].replace("\\", "").split("|")
     assert [hedge for hedge in hedges if spelling.unify(form % hedge.strip()) == "12"] == []

@@ -21,7 +21,9 @@ def test_both_read_the_same():
         in_full = [_read(text) for text in texts]
     finally:
         two_stage_parsing._Latex2Sympy.create_parser = patched
-    assert [row for row in zip(texts, two_stages, in_full, strict=True) if row[1] != row[2]] == []
+    assert [
+        row for row in zip(texts, two_stages, in_full, strict=True) if row[1] != row[2]
+    ] == []
     assert len(texts) > 300 and patched is not two_stage_parsing._create_parser
 
 
@@ -33,7 +35,9 @@ def test_memory_that_is_used_up_is_no_reason_to_parse_once_more(monkeypatch):
             raise MemoryError
 
     made = []
-    monkeypatch.setattr(two_stage_parsing, "_create_parser", lambda self, latex: made.append(latex) or Parser())
+    monkeypatch.setattr(
+        two_stage_parsing, "_create_parser", lambda self, latex: made.append(latex) or Parser()
+    )
     with pytest.raises(MemoryError):
         two_stage_parsing._create_two_stage_parser(None, "x").math()
     assert made == ["x"]

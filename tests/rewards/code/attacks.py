@@ -55,7 +55,10 @@ ATTACKS = {
 def attack(runner: Runner, name: str) -> Result:
     """Run it beside a secret file and a listening port, in an environment with R3_SECRET; then a test after it."""
     known = ATTACKS[name]
-    with tempfile.TemporaryDirectory() as directory, socket.create_server(("127.0.0.1", 0)) as server:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        socket.create_server(("127.0.0.1", 0)) as server,
+    ):
         secret = Path(directory, "secret")
         secret.write_text(EXPECTED)
         stdin = f"{secret} {server.getsockname()[1]} {os.getpid()}"
@@ -70,10 +73,21 @@ def attack(runner: Runner, name: str) -> Result:
             pass
     after = "import os\nprint(os.listdir('.'), os.getpid() > 0)"
     (following,) = runner.run_program(after, [Call(stdin="")], limits=LIMITS)
-    is_held = outcome.status in known.statuses and "THROUGH" not in outcome.stdout and is_untouched
-    is_held = is_held and EXPECTED not in f"{outcome}" and len(outcome.detail) <= 300 and outcome.detail.isprintable()
+    is_held = (
+        outcome.status in known.statuses and "THROUGH" not in outcome.stdout and is_untouched
+    )
+    is_held = (
+        is_held
+        and EXPECTED not in f"{outcome}"
+        and len(outcome.detail) <= 300
+        and outcome.detail.isprintable()
+    )
     if known.function and outcome.status == "finished":
-        is_held = is_held and type(decode(outcome.value)) in (int, list, bool) and "right" not in outcome.value
+        is_held = (
+            is_held
+            and type(decode(outcome.value)) in (int, list, bool)
+            and "right" not in outcome.value
+        )
     return Result(outcome, is_held and following.stdout == "[] True\n", following.stdout)
 
 
@@ -83,5 +97,7 @@ def outside(name: str, directory: Path) -> str:
         (directory / "secret").write_text(EXPECTED)
         stdin = f"{directory / 'secret'} {server.getsockname()[1]} {os.getpid()}"
         command = [sys.executable, "-c", ATTACKS[name].text]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, cwd=directory, timeout=600)
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, cwd=directory, timeout=600
+        )
     return done.stdout

@@ -24,9 +24,23 @@ if __name__ == "__main__":
                 outcome.stdout,
                 outcome.value and decode(outcome.value),
             ):
-                wrong.append(f"{name}: {outcome.status} {outcome.detail} {outcome.stdout[:80]!r}")
-        names = [name for name, known in ATTACKS.items() if not (sys.argv[1:] and "timeout" in known.statuses)]
-        got_through = [f"{name}: {result}" for name in names if not (result := attack(runner, name)).is_held]
+                wrong.append(
+                    f"{name}: {outcome.status} {outcome.detail} {outcome.stdout[:80]!r}"
+                )
+        names = [
+            name
+            for name, known in ATTACKS.items()
+            if not (sys.argv[1:] and "timeout" in known.statuses)
+        ]
+        got_through = [
+            f"{name}: {result}"
+            for name in names
+            if not (result := attack(runner, name)).is_held
+        ]
     tried = {"honest": len(HONEST), "attacks": len(names)}
-    answer = tried | {"barriers": {name: bool(holds) for name, holds in runner.barriers.items()}}
-    json.dump(answer | {"wrong": wrong, "got through": got_through, "user": os.getuid()}, sys.stdout)
+    answer = tried | {
+        "barriers": {name: bool(holds) for name, holds in runner.barriers.items()}
+    }
+    json.dump(
+        answer | {"wrong": wrong, "got through": got_through, "user": os.getuid()}, sys.stdout
+    )

@@ -25,7 +25,9 @@ _TABLE = tomllib.loads(Path(__file__).with_name("asserts.toml").read_text("utf-8
 def _cases(kind: str, third: str) -> list[tuple]:
     """Read the cases of asserts.toml, where a program or setup may be the name of a text."""
     texts = _TABLE["texts"]
-    rows = [tuple(case.get(key, "") for key in ("program", "test", third)) for case in _TABLE[kind]]
+    rows = [
+        tuple(case.get(key, "") for key in ("program", "test", third)) for case in _TABLE[kind]
+    ]
     return [tuple(texts.get(value, value) for value in row) for row in rows]
 
 
@@ -39,7 +41,9 @@ def test_it_does_not_hold(runner, program, test, expected):  # noqa: F811
     assert verdict(runner, program, test, seconds_per_test=1.0) == expected
 
 
-@pytest.mark.parametrize("name", " ".join(["Counter isclose reduce Fraction", *_OF_MODULES.values()]).split())
+@pytest.mark.parametrize(
+    "name", " ".join(["Counter isclose reduce Fraction", *_OF_MODULES.values()]).split()
+)
 def test_a_standard_name_is_never_the_programs_where_the_tests_ask_for_another_one(name):
     names, imports = split_names(CodeTests(asserts=[f"assert {name}(f(1)) == 2"]))
     assert names == ["f"] and [line.split()[-1] for line in imports] == [name]
@@ -66,10 +70,17 @@ copied = [*box.items]; copied.append({n})
 assert box.add(4) is box.items""".splitlines()
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 9)), max_size=8))
 def test_data_that_test_and_program_hold_is_as_in_one_process(runner, steps):  # noqa: F811
     test = ["items = [1]; box = Box(items)", *(step.format(n=n) for step, n in steps)]
-    exec("\n".join([BOX, *test, "state = items, box.items, box.grid, box.names, box.total()"]), space := {})
-    test.append(f"assert (items, box.items, box.grid, box.names, box.total()) == {space['state']!r}")
+    exec(
+        "\n".join([BOX, *test, "state = items, box.items, box.grid, box.names, box.total()"]),
+        space := {},
+    )
+    test.append(
+        f"assert (items, box.items, box.grid, box.names, box.total()) == {space['state']!r}"
+    )
     assert verdict(runner, BOX, "\n".join(test)) is True

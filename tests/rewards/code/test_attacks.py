@@ -61,7 +61,10 @@ def _everywhere(*command):
     places = [str(Path(__file__).parents[3]), str(Path(msgspec.__file__).parents[1])]
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
     program = "-B -m tests.rewards.code.everywhere short"
-    for python in (sys.executable, f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"):
+    for python in (
+        sys.executable,
+        f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}",
+    ):
         # by a shell: what starts it may still have rights that the user has not
         tried = [*command, "sh", "-c", f"{python} -c 'import msgspec'"]
         if subprocess.run(tried, capture_output=True, env=variables).returncode == 0:
@@ -86,7 +89,11 @@ def _everywhere(*command):
 def test_another_user():
     result = _everywhere("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups")
     assert (result["wrong"], result["got through"]) == ([], [])
-    assert (result["user"], result["honest"] > 60, result["attacks"] > 60) == (65534, True, True)
+    assert (result["user"], result["honest"] > 60, result["attacks"] > 60) == (
+        65534,
+        True,
+        True,
+    )
 
 
 def test_a_machine_without_user_namespaces():

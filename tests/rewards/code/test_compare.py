@@ -9,14 +9,37 @@ from tests.tables import tables_beside
 
 TABLES = tables_beside(__file__)
 SAME_VALUES = [
-    ([1, 2], (1, 2)), ([[1, 2], [3]], [(1, 2), (3,)]), (0.3, 0.1 + 0.2), (1.0, 1), (3, 3.0), (True, 1),
-    ({"1": [2]}, {1: (2,)}), ({"true": 0}, {True: 0}), (None, None), (10**400, 10**400), (float("nan"), float("nan")),
-]  # fmt: skip
+    ([1, 2], (1, 2)),
+    ([[1, 2], [3]], [(1, 2), (3,)]),
+    (0.3, 0.1 + 0.2),
+    (1.0, 1),
+    (3, 3.0),
+    (True, 1),
+    ({"1": [2]}, {1: (2,)}),
+    ({"true": 0}, {True: 0}),
+    (None, None),
+    (10**400, 10**400),
+    (float("nan"), float("nan")),
+]
 OTHER_VALUES = [
-    ([1, 2], [1, 2, 3]), ([1, 2], {1, 2}), ([1, 2], "12"), ("1", 1), (1, "1"), (1.0, True), (1.0, "1.0"),
-    (1.5, 10**400), (None, 0), (0, None), (False, None), ({"a": 1}, {"a": 1, "b": 2}),
-    ({"1": 5, "2": 6}, {1: 5, "1": 5}), (3, 3.0000001), ("a", b"a"), (1, 1 + 0j), ({"1": 2}, {10**5000: 2}),
-]  # fmt: skip
+    ([1, 2], [1, 2, 3]),
+    ([1, 2], {1, 2}),
+    ([1, 2], "12"),
+    ("1", 1),
+    (1, "1"),
+    (1.0, True),
+    (1.0, "1.0"),
+    (1.5, 10**400),
+    (None, 0),
+    (0, None),
+    (False, None),
+    ({"a": 1}, {"a": 1, "b": 2}),
+    ({"1": 5, "2": 6}, {1: 5, "1": 5}),
+    (3, 3.0000001),
+    ("a", b"a"),
+    (1, 1 + 0j),
+    ({"1": 2}, {10**5000: 2}),
+]
 
 
 def same_returned(expected, returned, **more):
@@ -42,7 +65,9 @@ def test_a_list_around_the_value_counts_where_the_data_set_has_them():
     assert not same_returned([5, 6], 5, boxed=True)
 
 
-@pytest.mark.parametrize(("response", "program"), TABLES["programs"].values(), ids=TABLES["programs"])
+@pytest.mark.parametrize(
+    ("response", "program"), TABLES["programs"].values(), ids=TABLES["programs"]
+)
 def test_where_the_program_is(response, program):
     assert last_program(response) == program
 
@@ -54,7 +79,13 @@ def test_where_there_is_no_program(response):
 
 def test_hostile_texts():
     """Quadratic work would take hours."""
-    for text in ("```" * 300_000, "```python\n" * 100_000, " " * 1_000_000, "`" * 1_000_000, "```\n" * 200_000):
+    for text in (
+        "```" * 300_000,
+        "```python\n" * 100_000,
+        " " * 1_000_000,
+        "`" * 1_000_000,
+        "```\n" * 200_000,
+    ):
         last_program(text)
         assert not same_text(text + "\n2", text + "\n1")
     assert same_text("1 " * 500_000, "1.0 " * 500_000)

@@ -30,7 +30,9 @@ def floor():
 
 
 def run(language, program, stdin="", **limits):
-    (outcome,) = run_program(program, [Call(stdin=stdin)], limits=Limits(**limits), language=f"{HERE}:{language}")
+    (outcome,) = run_program(
+        program, [Call(stdin=stdin)], limits=Limits(**limits), language=f"{HERE}:{language}"
+    )
     return outcome
 
 
@@ -59,7 +61,10 @@ CPP = {case["program"]: tuple(case["says"]) for case in tables_beside(__file__)[
 def test_cpp_is_compiled_once_behind_the_barriers():
     tests = json.dumps({"inputs": ["4 0\n", "1 2\n"], "outputs": ["4", "3"], "language": "cpp"})
     judged = grader(SETTINGS | {"seconds_per_test": 1.0})
-    graded = {program: judged(Item("code", f"```c++\n{program}\n```", (tests,), False))[:2] for program in CPP}
+    graded = {
+        program: judged(Item("code", f"```c++\n{program}\n```", (tests,), False))[:2]
+        for program in CPP
+    }
     assert graded == CPP
 
 
@@ -69,19 +74,28 @@ def test_a_compilation_without_end_is_wrong_and_leaves_no_process(monkeypatch):
     endless = "#include __FILE__\n#include __FILE__\nint main() {}"
     with Runner(LANGUAGES["cpp"]) as runner:
         for program, status in ((endless, "timeout"), ("int main() {", "syntax_error")):
-            (outcome,) = runner.run_program(program, [Call(stdin="")], limits=Limits(seconds_per_test=1.0))
+            (outcome,) = runner.run_program(
+                program, [Call(stdin="")], limits=Limits(seconds_per_test=1.0)
+            )
             assert outcome.status == status
         assert {"g++", "cc1plus", "as"}.isdisjoint(descendants(runner._zygote.process.pid))
 
 
 def test_a_compiler_that_is_not_there_leaves_programs_ungraded(monkeypatch):
-    with Runner(Language(compile=("/usr/bin/no-such-compiler",), command=("{file}",))) as runner:
+    with Runner(
+        Language(compile=("/usr/bin/no-such-compiler",), command=("{file}",))
+    ) as runner:
         (outcome,) = runner.run_program("", [Call(stdin="")], limits=Limits())
-    assert (outcome.status, outcome.detail) == ("unavailable", "/usr/bin/no-such-compiler is not installed here")
+    assert (outcome.status, outcome.detail) == (
+        "unavailable",
+        "/usr/bin/no-such-compiler is not installed here",
+    )
 
 
 def test_a_language_that_does_not_exist_and_one_without_functions():
-    with pytest.raises(ConfigError, match="language is 'pyhton', which does not exist; did you mean python"):
+    with pytest.raises(
+        ConfigError, match="language is 'pyhton', which does not exist; did you mean python"
+    ):
         run_program("", [], language="pyhton")
     with pytest.raises(ConfigError, match="only python has functions"):
         run_program("", [Call(function="f")], language=f"{HERE}:shell")

@@ -37,17 +37,26 @@ def outcome_of(runner, program, call=None, **limits):
 
 def test_each_input_has_a_process_and_an_outcome(runner):
     program = "import sys\nsys.seen = getattr(sys, 'seen', 0) + 1\nprint(sys.seen, sum(map(int, input().split())))"
-    outcomes = [*runner.run_program(program, [Call(stdin="1 2"), Call(stdin="3 4\n")], limits=Limits())]
-    assert [(outcome.status, outcome.stdout) for outcome in outcomes] == [("finished", "1 3\n"), ("finished", "1 7\n")]
+    outcomes = [
+        *runner.run_program(program, [Call(stdin="1 2"), Call(stdin="3 4\n")], limits=Limits())
+    ]
+    assert [(outcome.status, outcome.stdout) for outcome in outcomes] == [
+        ("finished", "1 3\n"),
+        ("finished", "1 7\n"),
+    ]
     assert all(outcome.cpu_s > 0 for outcome in outcomes)
 
 
 def test_what_a_function_returns_is_plain_data_of_the_same_types(runner):
     value = "[None, True, 1, -2**70, 10**5000, 1.5, 'a\\ud800', (1, [2]), {1: {2}}, frozenset({3}), b'x', 2j]"
-    outcome = outcome_of(runner, f"def f(x):\n    return {value}", Call(function="f", arguments=(1,)))
+    outcome = outcome_of(
+        runner, f"def f(x):\n    return {value}", Call(function="f", arguments=(1,))
+    )
     assert outcome.status == "finished"
     assert decode(outcome.value) == eval(value)
-    assert [type(item) for item in decode(outcome.value)] == [type(item) for item in eval(value)]
+    assert [type(item) for item in decode(outcome.value)] == [
+        type(item) for item in eval(value)
+    ]
 
 
 @pytest.mark.parametrize(("program", "status", "detail"), TABLES["unfinished"])
@@ -59,7 +68,9 @@ def test_why_a_program_did_not_finish(runner, program, status, detail):
 def test_the_time_of_all_tests_together(runner):
     program = "while input() == 'hang': pass\nprint('done')"
     calls = [Call(stdin="go"), Call(stdin="hang\n" * 10**7), Call(stdin="go")]
-    outcomes = runner.run_program(program, calls, limits=Limits(seconds_per_test=5, seconds=0.3))
+    outcomes = runner.run_program(
+        program, calls, limits=Limits(seconds_per_test=5, seconds=0.3)
+    )
     assert [outcome.status for outcome in outcomes] == ["finished", "timeout", "timeout"]
 
 
@@ -77,7 +88,9 @@ def test_every_kind_of_namespaces(namespaces):
         except OSError as error:
             pytest.skip(str(error))
         program = "import os\nprint(input(), os.listdir('.'))\nopen('x', 'w').write('y')"
-        outcomes = [*other.run_program(program, [Call(stdin="a"), Call(stdin="b")], limits=Limits())]
+        outcomes = [
+            *other.run_program(program, [Call(stdin="a"), Call(stdin="b")], limits=Limits())
+        ]
         box = other._box
         assert [outcome.stdout for outcome in outcomes] == ["a []\n", "b []\n"]
     assert box is None or not os.path.exists(box)
@@ -85,41 +98,61 @@ def test_every_kind_of_namespaces(namespaces):
 
 def test_large_arguments_arrive_and_those_that_are_no_data_are_no_verdict(runner):
     large = "x" * 2**24
-    assert outcome_of(runner, "def f(x): return len(x)", Call(function="f", arguments=(large,))).value == str(2**24)
-    outcome = outcome_of(runner, "def f(x): return 1", Call(function="f", arguments=(object(),)))
-    assert (outcome.status, outcome.detail) == ("unavailable", "the arguments have a value of type object")
+    assert outcome_of(
+        runner, "def f(x): return len(x)", Call(function="f", arguments=(large,))
+    ).value == str(2**24)
+    outcome = outcome_of(
+        runner, "def f(x): return 1", Call(function="f", arguments=(object(),))
+    )
+    assert (outcome.status, outcome.detail) == (
+        "unavailable",
+        "the arguments have a value of type object",
+    )
 
 
 @pytest.mark.parametrize(("landlock", "seccomp", "namespaces", "words"), TABLES["floor"])
 def test_the_floor(landlock, seccomp, namespaces, words):
     kind = "" if namespaces == "none" else namespaces
     gap = floor_gap({"namespaces": kind, "landlock": landlock, "seccomp": seccomp})
-    assert gap is None if not words else words in gap and gap.startswith("a program of a model could reach")
+    assert (
+        gap is None
+        if not words
+        else words in gap and gap.startswith("a program of a model could reach")
+    )
 
 
 def test_below_the_floor_no_program_is_run(monkeypatch):
-    monkeypatch.setattr(run, "floor_gap", lambda _: "a program of a model could reach everything")
+    monkeypatch.setattr(
+        run, "floor_gap", lambda _: "a program of a model could reach everything"
+    )
     with Runner() as other:
         assert outcome_of(other, "print(1)").status == "unavailable"
         with pytest.raises(OSError, match="a program of a model could reach everything"):
             other.start()
 
 
-def test_a_program_that_runs_for_its_limit_is_late_however_long_its_grader_waits(runner, monkeypatch):
+def test_a_program_that_runs_for_its_limit_is_late_however_long_its_grader_waits(
+    runner, monkeypatch
+):
     monkeypatch.setattr(run.Clock, "seconds", lambda _: 0.0)
     assert outcome_of(runner, "while True: pass", seconds_per_test=0.5).status == "timeout"
 
 
 def test_a_program_that_waits_for_a_processor_is_not_late(runner):
     """Its time is its own: three processes beside it for each processor."""
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3 * (os.cpu_count() or 1))]
+    busy = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(3 * (os.cpu_count() or 1))
+    ]
     try:
         program = "import time\nend = time.process_time() + .5\nwhile time.process_time() < end: pass\nprint('done')"
         assert outcome_of(runner, program, seconds_per_test=1.5).stdout == "done\n"
         # of two processes, one waits for a processor while the other waits for it: neither counts
         burn = "import time\ndef f(x):\n    end = time.process_time() + .1\n    while time.process_time() < end: pass\n    return x"
         limits = Limits(seconds_per_test=0.5, seconds=1.5)
-        outcomes = runner.run_program(burn, [Call(test="assert f(1) == 1", names=("f",))] * 5, limits=limits)
+        outcomes = runner.run_program(
+            burn, [Call(test="assert f(1) == 1", names=("f",))] * 5, limits=limits
+        )
         assert [outcome.status for outcome in outcomes] == ["finished"] * 5
     finally:
         for process in busy:
@@ -145,7 +178,9 @@ def test_a_directory_that_stays_is_no_failure_of_the_machine(runner):
     """Without Landlock a program can make one; it is told from trouble, and the next test has an empty directory."""
     if runner.barriers["namespaces"] != "bubblewrap":
         pytest.skip("no bubblewrap here")
-    done = subprocess.run([sys.executable, "-c", NO_LANDLOCK], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", NO_LANDLOCK], capture_output=True, text=True, timeout=300
+    )
     assert done.stdout == "['landlock'] [\"a ['d']\\n\", \"b ['d']\\n\"]\n", done.stderr
 
 
@@ -160,7 +195,8 @@ def test_a_program_has_no_descriptor_of_its_grader(monkeypatch):
         run.socket,
         "socketpair",
         lambda *kind: tuple(
-            socket.socket(fileno=fcntl.fcntl(end.detach(), fcntl.F_DUPFD_CLOEXEC, 5000)) for end in pair(*kind)
+            socket.socket(fileno=fcntl.fcntl(end.detach(), fcntl.F_DUPFD_CLOEXEC, 5000))
+            for end in pair(*kind)
         ),
     )
     program = "import os\nfor n in range(42, 6000):\n    try: os.fstat(n)\n    except OSError: continue\n    print(n)"

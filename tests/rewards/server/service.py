@@ -20,13 +20,25 @@ from r3_openrlhf.cli import main
 
 
 class Service:
-    def __init__(self, *options: str, port: int = 0, token: str | None = None, prelude: str = "") -> None:
+    def __init__(
+        self, *options: str, port: int = 0, token: str | None = None, prelude: str = ""
+    ) -> None:
         """prelude: Python that runs in it first."""
-        environment = {key: value for key, value in os.environ.items() if key != "R3_REWARD_TOKEN"}
+        environment = {
+            key: value for key, value in os.environ.items() if key != "R3_REWARD_TOKEN"
+        }
         if token is not None:
             environment["R3_REWARD_TOKEN"] = token
         self.process = subprocess.Popen(
-            [sys.executable, "-c", f"{PROGRAM}{prelude}\nmain()\n", "serve-rewards", "--port", str(port), *options],
+            [
+                sys.executable,
+                "-c",
+                f"{PROGRAM}{prelude}\nmain()\n",
+                "serve-rewards",
+                "--port",
+                str(port),
+                *options,
+            ],
             stderr=subprocess.PIPE,
             text=True,
             env=environment,
@@ -34,7 +46,9 @@ class Service:
         for line in self.process.stderr:
             if match := re.search(r"serving rewards on (http://\S+:(\d+))", line):
                 self.url, self.port = match[1], int(match[2])
-                self.headers = {"Authorization": f"Bearer {token or self.url.partition('@')[0].rpartition(':')[2]}"}
+                self.headers = {
+                    "Authorization": f"Bearer {token or self.url.partition('@')[0].rpartition(':')[2]}"
+                }
                 return
         raise RuntimeError(f"the reward service ended with exit code {self.process.wait()}")
 
@@ -73,13 +87,20 @@ def answer_after(first, url):
     import httpx
 
     deadline = time.monotonic() + 300
-    while (answer := httpx.get(url, timeout=300)).status_code == first and time.monotonic() < deadline:
+    while (
+        answer := httpx.get(url, timeout=300)
+    ).status_code == first and time.monotonic() < deadline:
         os.sched_yield()
     return answer
 
 
 def grade_item(response=r"\boxed{5}", *references, **fields):
-    return {"response": response, "references": list(references or ("5",)), "num_tokens": 8192, **fields}
+    return {
+        "response": response,
+        "references": list(references or ("5",)),
+        "num_tokens": 8192,
+        **fields,
+    }
 
 
 def endless_item(i=0, **fields):

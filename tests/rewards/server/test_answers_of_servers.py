@@ -11,7 +11,13 @@ from tests.rewards.graders import graded, request
 
 # changes of a good answer, and the reason; status and answer of a server of OpenRLHF, and the grade
 TABLES = json.loads(Path(__file__).with_name("answers_of_servers.json").read_text())
-GOOD = {"verdict": "correct", "reason": "correct", "score": 1.0, "extracted": None, "seconds": 0.0}
+GOOD = {
+    "verdict": "correct",
+    "reason": "correct",
+    "score": 1.0,
+    "extracted": None,
+    "seconds": 0.0,
+}
 
 
 def own_server(answer):
@@ -35,7 +41,9 @@ def answers(changes):
     def answer(items):
         (item,) = items
         result = GOOD | (changes if item["response"] == "1" else {})
-        return 200, {"results": [{key: value for key, value in result.items() if value != "gone"}]}
+        return 200, {
+            "results": [{key: value for key, value in result.items() if value != "gone"}]
+        }
 
     return answer
 
@@ -66,13 +74,16 @@ def test_an_answer_of_another_form_is_no_grade(content, reason):
 
 def test_a_wrong_path_is_asked_once_and_another_server_then():
     with own_server(lambda items: (404, {})) as lost, own_server(answers({})) as good:
-        assert {grade.reason for grade in grades([lost.url])} == {"http_404"} and len(lost.bodies) == 3
+        assert {grade.reason for grade in grades([lost.url])} == {"http_404"} and len(
+            lost.bodies
+        ) == 3
         assert {grade.reason for grade in grades([lost.url, good.url])} == {"correct"}
 
 
 def test_a_server_that_is_out_of_order_is_named_at_the_deadline(at_rest):
     answers = iter([500])
-    with own_server(lambda items: (next(answers), {})) as server:  # the second ask and later ones have no answer
+    # the second ask and later ones have no answer
+    with own_server(lambda items: (next(answers), {})) as server:
         assert grades([server.url], count=1)[0].reason == "http_500" and len(server.bodies) > 1
 
 
@@ -83,5 +94,7 @@ def test_a_server_of_openrlhfs_own_contract(status, answer, expected):
         return status, answer
 
     with own_server(answer_of) as server:
-        (grade,) = graded(RewardConfig(urls=[server.url + "/get_reward"]), [request("4", prompt="Q?")])
+        (grade,) = graded(
+            RewardConfig(urls=[server.url + "/get_reward"]), [request("4", prompt="Q?")]
+        )
     assert [grade.verdict, grade.reason, grade.reward] == expected

@@ -61,7 +61,9 @@ def patient():
 @pytest.mark.parametrize("framing", ["content-length: 33554432", "transfer-encoding: chunked"])
 def test_no_body_is_read_without_the_token(route, framing, patient):
     method = "POST" if route == "/grade" else "GET"
-    answer = answer_to(patient, f"{method} {route} HTTP/1.1\r\nhost: 127.0.0.1\r\n{framing}\r\n\r\n".encode())
+    answer = answer_to(
+        patient, f"{method} {route} HTTP/1.1\r\nhost: 127.0.0.1\r\n{framing}\r\n\r\n".encode()
+    )
     assert answer.startswith((b"HTTP/1.1 413", b"HTTP/1.1 401"))
     assert b"connection: close" in answer.lower()
 
@@ -82,15 +84,20 @@ def test_a_body_that_does_not_come_is_not_waited_for():
 
 def test_so_many_connections_are_open_at_once():
     with running("--max-connections", "8", "--workers", "1") as service:
-        held = [socket.create_connection(("127.0.0.1", service.port), timeout=300) for _ in range(8)]
+        held = [
+            socket.create_connection(("127.0.0.1", service.port), timeout=300) for _ in range(8)
+        ]
         for connection in held:  # at work
             connection.sendall(begun(service))
         try:
-            assert answer_to(service, b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").startswith(b"HTTP/1.1 503")
+            assert answer_to(
+                service, b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+            ).startswith(b"HTTP/1.1 503")
         finally:
             for connection in held:
                 connection.close()
-        assert answer_after(503, service.url + "/health").status_code == 200  # when it has seen that they are gone
+        # when it has seen that they are gone
+        assert answer_after(503, service.url + "/health").status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -126,12 +133,17 @@ def test_while_a_body_is_parsed_the_others_are_answered(monkeypatch):
         transport = httpx.ASGITransport(service)
         async with (
             service.router.lifespan_context(service),
-            httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=300) as client,
+            httpx.AsyncClient(
+                transport=transport, base_url="http://127.0.0.1", timeout=300
+            ) as client,
         ):
             body = {"items": [grade_item(response=" " * 100_000 + r"\boxed{5}")]}
             answering = asyncio.create_task(client.post("/grade", json=body))
             assert await asyncio.to_thread(begun.wait, 300)
-            assert (await client.get("/health")).json() == {"status": "ok", "pending": 0} and not answering.done()
+            assert (await client.get("/health")).json() == {
+                "status": "ok",
+                "pending": 0,
+            } and not answering.done()
             go_on.set()
             return (await answering).json()["results"][0]["verdict"]
 
@@ -154,10 +166,18 @@ def test_ready_says_when_no_grading_process_works():
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer 0123456789abcdef"}])
-def test_without_a_token_of_the_user_there_is_a_new_one_and_a_rebinding_page_is_refused(service, headers):
+def test_without_a_token_of_the_user_there_is_a_new_one_and_a_rebinding_page_is_refused(
+    service, headers
+):
     """As another user of the machine, or a page whose name points here."""
-    with httpx.Client(base_url=f"http://127.0.0.1:{service.port}", headers=headers, timeout=300) as stranger:
+    with httpx.Client(
+        base_url=f"http://127.0.0.1:{service.port}", headers=headers, timeout=300
+    ) as stranger:
         assert stranger.post("/grade", json={}).status_code == 401
         for route in ("/health", "/ready"):
-            assert stranger.get(route, headers={"Host": f"example.org:{service.port}"}).status_code == 421
-    assert post(service.url, "/grade", {"items": [grade_item()]}).status_code == 200  # as printed
+            assert (
+                stranger.get(route, headers={"Host": f"example.org:{service.port}"}).status_code
+                == 421
+            )
+    # as printed
+    assert post(service.url, "/grade", {"items": [grade_item()]}).status_code == 200

@@ -15,9 +15,13 @@ async def client(session, url, number, until, tally):
     i = 0
     while i < 5 or time.monotonic() < until:
         i += 1
-        body = {"items": [grade_item(rf"{number} \boxed{{{i}}}", f"{i + k % 2}") for k in range(4)]}
+        body = {
+            "items": [grade_item(rf"{number} \boxed{{{i}}}", f"{i + k % 2}") for k in range(4)]
+        }
         if number % 8 == 0 and i % 5 == 0:
-            hostile = [endless_item(1000 * number + i)] + [grade_item(f"{number} {i} {text}") for text in HOSTILE]
+            hostile = [endless_item(1000 * number + i)] + [
+                grade_item(f"{number} {i} {text}") for text in HOSTILE
+            ]
             body["items"].append(hostile[(i // 5 - 1) % len(hostile)])
         async with session.post(url + "/grade", json=body) as answer:
             tally[answer.status] = tally.get(answer.status, 0) + 1
@@ -26,11 +30,16 @@ async def client(session, url, number, until, tally):
                 verdicts = [result["verdict"] for result in results[:4]]
                 assert verdicts == ["correct", "wrong", "correct", "wrong"], results
                 if len(results) == 5:
-                    assert results[4]["verdict"] in ("ungraded", "wrong") and results[4]["seconds"] < 1.5 + 3.5
+                    assert (
+                        results[4]["verdict"] in ("ungraded", "wrong")
+                        and results[4]["seconds"] < 1.5 + 3.5
+                    )
                     tally[results[4]["reason"]] = tally.get(results[4]["reason"], 0) + 1
 
 
-@pytest.mark.parametrize(("num_clients", "seconds"), [(48, 4), pytest.param(256, 60, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("num_clients", "seconds"), [(48, 4), pytest.param(256, 60, marks=pytest.mark.soak)]
+)
 def test_many_clients_at_once(num_clients, seconds):
     async def run():
         tally = {}
@@ -38,10 +47,13 @@ def test_many_clients_at_once(num_clients, seconds):
         # the service closes a connection that is idle for 5 s, and aiohttp sends no POST twice
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-            async with session.get(service.url + "/ready") as answer:  # the workers start with the first item
+            # the workers start with the first item
+            async with session.get(service.url + "/ready") as answer:
                 assert answer.status == 200
             until = time.monotonic() + seconds
-            await asyncio.gather(*(client(session, service.url, n, until, tally) for n in range(num_clients)))
+            await asyncio.gather(
+                *(client(session, service.url, n, until, tally) for n in range(num_clients))
+            )
             async with session.get(service.url + "/health") as answer:
                 return tally, await answer.json()
 

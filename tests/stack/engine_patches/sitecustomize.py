@@ -11,12 +11,19 @@ from wrapt import register_post_import_hook
 def use_gpus_of_ray(module):
     """vllm/v1/executor/ray_utils.py:581 refuses an engine of two ranks without them. They are bookkeeping here."""
     module.CpuPlatform.ray_device_key = "GPU"
-    module.CpuPlatform.ray_noset_device_env_vars = ["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"]
+    module.CpuPlatform.ray_noset_device_env_vars = [
+        "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
+    ]
 
 
 def do_without_images(module):
     """vllm/model_executor/models/qwen3_vl.py:34-41 imports these for text alone; they need torchvision, which needs CUDA."""
-    for name in ("Qwen2VLImageProcessor", "Qwen3VLProcessor", "Qwen3VLVideoProcessor", "smart_resize"):
+    for name in (
+        "Qwen2VLImageProcessor",
+        "Qwen3VLProcessor",
+        "Qwen3VLVideoProcessor",
+        "smart_resize",
+    ):
         setattr(module, name, object)
     sys.modules.setdefault("transformers.models.qwen2_vl.image_processing_qwen2_vl", module)
 

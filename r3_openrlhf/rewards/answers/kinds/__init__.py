@@ -57,7 +57,10 @@ def subject_left_out(text: str) -> list[str]:
 @lru_cache(maxsize=1)
 def kinds() -> dict[str, Kind]:
     """Every kind of this folder by name, in the order in which they are asked."""
-    modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    modules = [
+        importlib.import_module(f"{__name__}.{module.name}")
+        for module in pkgutil.iter_modules(__path__)
+    ]
     every = [module.KIND for module in modules if hasattr(module, "KIND")]
     return {kind.name: kind for kind in sorted(every, key=lambda kind: kind.rank)}
 
@@ -66,7 +69,10 @@ def kinds() -> dict[str, Kind]:
 def kind_of(reference: str, problem: str) -> tuple[Kind, Any] | None:
     """Return the kind of a reference and its value; None: mathematics."""
     for kind in kinds().values():
-        if kind.recognise(reference, problem) and (value := kind.read(reference, problem)) is not None:
+        if (
+            kind.recognise(reference, problem)
+            and (value := kind.read(reference, problem)) is not None
+        ):
             return kind, value
     return None
 
@@ -77,8 +83,17 @@ def is_right(kind: Kind, value: Any, answer: str, problem: str, *, exact: bool) 
     if answer.rstrip(" }$*").endswith("?"):
         return False
     texts = answer.split(ALTERNATIVE) if exact else kind.find(answer, problem)
-    if not exact and len(texts) == 1 and texts[0] and DENIES.search(answer.partition(texts[0])[0]):
+    if (
+        not exact
+        and len(texts) == 1
+        and texts[0]
+        and DENIES.search(answer.partition(texts[0])[0])
+    ):
         return False
     readings = [kind.read(text, problem) for text in texts]
     known = [reading for reading in readings if reading is not None]
-    return bool(known) and (not exact or len(known) == len(texts)) and all(kind.same(each, value) for each in known)
+    return (
+        bool(known)
+        and (not exact or len(known) == len(texts))
+        and all(kind.same(each, value) for each in known)
+    )

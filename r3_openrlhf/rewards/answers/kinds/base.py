@@ -24,13 +24,19 @@ def _read(text: str, problem: str) -> Numeral | None:
     if base is not None and (number is None or not 2 <= number <= 36):
         return None
     digits = said["digits"].upper().lstrip("+0") or "0"
-    is_numeral = number is None or all(int(digit, 36) < number for digit in re.sub(r"[-.]", "", digits))
+    is_numeral = number is None or all(
+        int(digit, 36) < number for digit in re.sub(r"[-.]", "", digits)
+    )
     return (digits, None if number is None else int(number)) if is_numeral else None
 
 
 def _recognise(reference: str, problem: str) -> bool:
     said = _read(reference, problem)
-    return said is not None and said[1] is not None and (" base " in problem or re.search(r"\d", said[0]) is not None)
+    return (
+        said is not None
+        and said[1] is not None
+        and (" base " in problem or re.search(r"\d", said[0]) is not None)
+    )
 
 
 def _same(said: Numeral, wanted: Numeral) -> bool:
@@ -39,7 +45,11 @@ def _same(said: Numeral, wanted: Numeral) -> bool:
 
 def _find(sentence: str, problem: str) -> list[str]:
     named = re.findall(r"\(?\b[0-9A-Za-z]+\)?_(?:\{[^{}]*\}|\w+)", sentence)[-1:]
-    return named or re.findall(r"\b(?:is|=|:)\s+(\S+)[.\s]*$", sentence) or [sentence.removeprefix("Answer: ")]
+    return (
+        named
+        or re.findall(r"\b(?:is|=|:)\s+(\S+)[.\s]*$", sentence)
+        or [sentence.removeprefix("Answer: ")]
+    )
 
 
 KIND = Kind(name="base", rank=27, recognise=_recognise, read=_read, same=_same, find=_find)

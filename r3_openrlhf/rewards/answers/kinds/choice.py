@@ -12,7 +12,9 @@ _LETTERS = "ABCDEFGHIJ"
 _MARKED = re.compile(
     r"(?<![a-zA-Z'’\\])(?:\(([A-J])\)|([A-J])[).:](?![a-z\d])|(?:(?<=or )|(?<=and )|(?<=[.,;:] )|(?<=\.\.))([A-J])$)"
 )
-_BARE = re.compile(r"(?<![\w'’\\^=+*/<>])(?<![=+*/^<>] )\(?([A-J])(?![a-zA-Z0-9'’])(?!\s*[=+^_*/<>\\|!])")
+_BARE = re.compile(
+    r"(?<![\w'’\\^=+*/<>])(?<![=+*/^<>] )\(?([A-J])(?![a-zA-Z0-9'’])(?!\s*[=+^_*/<>\\|!])"
+)
 _SENTENCES = re.compile(r"(?<=[.!?])(?<![^a-zA-Z][A-J]\.)\s+|\n(?!\s*(?:or|and|but|not)\b)|。")
 _REASON = re.compile(r"(?<=[\w)])(?:,|:| —| -)? (?:since|because|as|for|while|whereas) .*$")
 _OR = re.compile(r"\bor\b|\boder\b|/|或")
@@ -21,7 +23,8 @@ _IS_REFERENCE = re.compile(
     re.DOTALL,
 )
 _OPTION = re.compile(
-    r"(?:^|(?<=\s)|(?<=\$))\(?([A-J])[).:]\s*(.*?)(?=\s*(?:(?<=[\s$])\(?[A-J][).:]\s|\([A-J]\)|$))", re.DOTALL
+    r"(?:^|(?<=\s)|(?<=\$))\(?([A-J])[).:]\s*(.*?)(?=\s*(?:(?<=[\s$])\(?[A-J][).:]\s|\([A-J]\)|$))",
+    re.DOTALL,
 )
 
 
@@ -51,19 +54,32 @@ def _read(text: str, problem: str) -> frozenset[str] | None:
     named = [match for pattern in (_MARKED, _BARE) if (match := pattern.search(words))]
     first = min(named, key=re.Match.start, default=None)
     before = words[: first.start()] if first else ""
-    if first is None or before[-1:] == "{" or before.strip(" (*_") and not _SAYS["announced"].search(before):
+    if (
+        first is None
+        or before[-1:] == "{"
+        or before.strip(" (*_")
+        and not _SAYS["announced"].search(before)
+    ):
         return None
-    letters = {letter for match in first.re.finditer(words) for letter in match.groups() if letter}
+    letters = {
+        letter for match in first.re.finditer(words) for letter in match.groups() if letter
+    }
     other = letter_of(words[first.end() :].lstrip(".): "), problem)
     if len(letters) == 1 and other and other not in letters:
         return None  # "(C) it decreases", where that is (A)
-    is_open = _OR.search(words) if len(letters) > 1 else _OR.match(words[first.end() :].lstrip(") "))
+    is_open = (
+        _OR.search(words) if len(letters) > 1 else _OR.match(words[first.end() :].lstrip(") "))
+    )
     return frozenset(letters | ({"or"} if is_open else set()))
 
 
 def letter_of(text: str, problem: str) -> str | None:
     """Return the letter of the one option of a problem that a text is; None: it is none."""
-    same = [letter for letter, option in options_of(problem).items() if option and option == normal_words(text)]
+    same = [
+        letter
+        for letter, option in options_of(problem).items()
+        if option and option == normal_words(text)
+    ]
     return same[0] if len(same) == 1 else None
 
 

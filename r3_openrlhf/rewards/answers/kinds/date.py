@@ -9,7 +9,11 @@ from r3_openrlhf.rewards.answers.plain import plain
 
 Date = tuple[int | None, int, int]  # year, month, day
 
-_MONTHS = {name: number for number, names in enumerate(table("months.toml")["months"], 1) for name in names.split()}
+_MONTHS = {
+    name: number
+    for number, names in enumerate(table("months.toml")["months"], 1)
+    for name in names.split()
+}
 _MONTH = rf"(?P<month>{'|'.join(sorted(_MONTHS, key=len, reverse=True))})\.?"
 _DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th|er|[.º])?"
 _YEAR = r"(?P<year>\d{4})"
@@ -23,8 +27,12 @@ _SPELLED = [
     )
 ]
 _ISO = re.compile(r"(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})(?:T[\d:.]+Z?)?")
-_NUMBERS = re.compile(r"(?P<first>\d{1,2})(?P<mark>[/.-])(?P<second>\d{1,2})(?:(?P=mark)(?P<year>\d{4}|\d\d))?")
-_CHINESE = re.compile(r"(?:(?P<year>\d{4}) ?年 ?)?(?P<month>\d{1,2}) ?月 ?(?P<day>\d{1,2}) ?[日号]")
+_NUMBERS = re.compile(
+    r"(?P<first>\d{1,2})(?P<mark>[/.-])(?P<second>\d{1,2})(?:(?P=mark)(?P<year>\d{4}|\d\d))?"
+)
+_CHINESE = re.compile(
+    r"(?:(?P<year>\d{4}) ?年 ?)?(?P<month>\d{1,2}) ?月 ?(?P<day>\d{1,2}) ?[日号]"
+)
 _CALENDAR = phrases("calendar")
 _WEEKDAY = re.compile(r"(?i)\b(mon|tue|wed|thu|fri|sat|sun)(?:(?:s|nes|rs|ur)?day)?\b")
 _IN_TEXT = re.compile(
@@ -37,7 +45,12 @@ _IN_TEXT = re.compile(
 def _read(text: str, problem: str) -> Date | None:
     date = _without_weekday(_CALENDAR["around"].sub("", plain(text)), problem)
     weekday = _WEEKDAY.search(text)
-    if date and date[0] and weekday and weekday[1].lower() != f"{datetime.date(date[0], *date[1:]):%a}".lower():
+    if (
+        date
+        and date[0]
+        and weekday
+        and weekday[1].lower() != f"{datetime.date(date[0], *date[1:]):%a}".lower()
+    ):
         return None  # it was no Friday
     return date
 
@@ -45,11 +58,19 @@ def _read(text: str, problem: str) -> Date | None:
 def _without_weekday(text: str, problem: str) -> Date | None:
     for pattern in (*_SPELLED, _ISO, _CHINESE):
         if said := pattern.fullmatch(text):
-            month = int(said["month"]) if said["month"].isdigit() else _MONTHS[said["month"].lower()]
+            month = (
+                int(said["month"])
+                if said["month"].isdigit()
+                else _MONTHS[said["month"].lower()]
+            )
             return _checked(said["year"], month, int(said["day"]))
     if said := _NUMBERS.fullmatch(text):
         first, second = int(said["first"]), int(said["second"])
-        day_first = first > 12 or said["mark"] == "." or _CALENDAR["day_first"].search(problem) is not None
+        day_first = (
+            first > 12
+            or said["mark"] == "."
+            or _CALENDAR["day_first"].search(problem) is not None
+        )
         month, day = (second, first) if day_first else (first, second)
         return _checked(said["year"], month, day)
     return None
@@ -69,7 +90,8 @@ def _recognise(reference: str, problem: str) -> bool:
     if _NUMBERS.fullmatch(text):
         return _CALENDAR["asked"].search(problem) is not None
     return len(text) < 40 and (
-        _ISO.fullmatch(text) is not None or any(p.fullmatch(text) for p in (*_SPELLED, _CHINESE))
+        _ISO.fullmatch(text) is not None
+        or any(p.fullmatch(text) for p in (*_SPELLED, _CHINESE))
     )
 
 

@@ -4,7 +4,9 @@ import json
 
 from r3_openrlhf.rewards.answers.kinds import Kind
 
-_NAMES_OF_ANSWERS = frozenset("answer ground_truth final_answer target label solution reference".split())
+_NAMES_OF_ANSWERS = frozenset(
+    "answer ground_truth final_answer target label solution reference".split()
+)
 
 
 def _read(text: str, problem: str) -> str | None:
@@ -12,7 +14,9 @@ def _read(text: str, problem: str) -> str | None:
     if text[:1] not in "{[" or len(text) > 5000:
         return None
     try:
-        return json.dumps(json.loads(text.replace("\\{", "{").replace("\\}", "}")), sort_keys=True)
+        return json.dumps(
+            json.loads(text.replace("\\{", "{").replace("\\}", "}")), sort_keys=True
+        )
     except (ValueError, RecursionError):
         return None
 

@@ -18,8 +18,11 @@ _ORDERS = ("abcdefgh", "123456789", ("i", "ii", "iii", "iv", "v"))
 def _read(text: str, problem: str) -> dict[str, str] | None:
     words = plain(text)
     found = {mark: (mark[1] or mark[2]).lower() for mark in _LABEL.finditer(words)}
-    order = next((order for order in _ORDERS if found and next(iter(found.values())) in order), "")
-    marks = [mark for mark in found if found[mark] in order]  # not the 3 of "(a) It is 3. (b) ..."
+    order = next(
+        (order for order in _ORDERS if found and next(iter(found.values())) in order), ""
+    )
+    # not the 3 of "(a) It is 3. (b) ..."
+    marks = [mark for mark in found if found[mark] in order]
     labels = [found[mark] for mark in marks]
     if len(labels) < 2:
         parts = split_parts(words)
@@ -29,18 +32,28 @@ def _read(text: str, problem: str) -> dict[str, str] | None:
         return None
     ends = [mark.start() for mark in marks[1:]] + [len(words)]
     texts = [
-        _NAME.sub("", SUBJECT.sub("", re.sub(r"[\s,;.]*(?:\band\b|;)?[\s,;.]*$", "", words[mark.end() : end])))
+        _NAME.sub(
+            "",
+            SUBJECT.sub(
+                "", re.sub(r"[\s,;.]*(?:\band\b|;)?[\s,;.]*$", "", words[mark.end() : end])
+            ),
+        )
         for mark, end in zip(marks, ends, strict=True)
     ]
     return dict(zip(labels, texts, strict=True))
 
 
 def _same(said: dict[str, str], wanted: dict[str, str]) -> bool:
-    from r3_openrlhf.rewards.answers.algebra import equal_texts  # math-verify, which no reader needs
+    # math-verify, which no reader needs
+    from r3_openrlhf.rewards.answers.algebra import (
+        equal_texts,
+    )
 
     if "0" in said and len(said) == len(wanted):  # without labels: in order
         said = dict(zip(wanted, said.values(), strict=True))
-    return said.keys() == wanted.keys() and all(equal_texts(said[label], text) for label, text in wanted.items())
+    return said.keys() == wanted.keys() and all(
+        equal_texts(said[label], text) for label, text in wanted.items()
+    )
 
 
 def _recognise(reference: str, problem: str) -> bool:

@@ -52,7 +52,10 @@ def _recognise(reference: str, problem: str) -> bool:
 
 
 def _same(said: list[str], wanted: list[str]) -> bool:
-    from r3_openrlhf.rewards.answers.algebra import equal_texts  # math-verify, which no reader needs
+    # math-verify, which no reader needs
+    from r3_openrlhf.rewards.answers.algebra import (
+        equal_texts,
+    )
 
     return len(said) == len(wanted) and all(map(equal_texts, said, wanted))
 

@@ -8,13 +8,16 @@ from r3_openrlhf.rewards.answers.kinds import Kind
 from r3_openrlhf.rewards.answers.patterns import phrases
 from r3_openrlhf.rewards.answers.plain import plain
 
-Ratio = tuple[list[Fraction], list[Fraction]]  # shares of the whole; the parts, where they may not be reduced
+# shares of the whole; the parts, where they may not be reduced
+Ratio = tuple[list[Fraction], list[Fraction]]
 
 _PART = r"[\d.,/]+"
 _RATIO = re.compile(rf"(?:(?:the )?ratio (?:is )?)?{_PART}(?: ?: ?{_PART}| to {_PART})+")
 _CLOCK = phrases("clock")
 _MAY_BE_A_TIME = re.compile(r"\d{1,2}:[0-5]\d")
-_NAMES = re.compile(r"\bratio of (?:the )?(?:number of )?([a-z]+) to (?:the )?(?:number of )?([a-z]+)")
+_NAMES = re.compile(
+    r"\bratio of (?:the )?(?:number of )?([a-z]+) to (?:the )?(?:number of )?([a-z]+)"
+)
 _FRACTION = re.compile(r"\\[dt]?frac ?(?:\{(\d+)\}|(\d)) ?(?:\{(\d+)\}|(\d))|(\d+) ?/ ?(\d+)")
 
 
@@ -24,13 +27,16 @@ def _read(text: str, problem: str) -> Ratio | None:
         text = " : ".join(part for part in fraction.groups() if part)
     if not _RATIO.fullmatch(text):
         return None
-    parts = [exact_value(part) for part in re.split(r" ?: ?| to ", text.removeprefix("the ").removeprefix("ratio "))]
+    parts = [
+        exact_value(part)
+        for part in re.split(r" ?: ?| to ", text.removeprefix("the ").removeprefix("ratio "))
+    ]
     known = [part for part in parts if part is not None]
     if len(known) < len(parts) or not sum(known):
         return None
-    return [part / sum(known) for part in known], known if _MAY_BE_A_TIME.fullmatch(text) and not _CLOCK[
-        "ratio_asked"
-    ].search(problem) else []
+    return [part / sum(known) for part in known], known if _MAY_BE_A_TIME.fullmatch(
+        text
+    ) and not _CLOCK["ratio_asked"].search(problem) else []
 
 
 def _same(said: Ratio, wanted: Ratio) -> bool:
@@ -43,13 +49,19 @@ def _find(sentence: str, problem: str) -> list[str]:
     found = re.findall(rf"{_PART} ?: ?{_PART}(?: ?: ?{_PART})*|\d+ to \d+", plain(sentence))
     named, asked = (_NAMES.search(text.lower()) for text in (sentence, problem))
     is_turned = named and asked and named.groups() == asked.groups()[::-1]
-    return [" : ".join(re.split(r" ?: ?| to ", text)[::-1]) for text in found] if is_turned else found
+    return (
+        [" : ".join(re.split(r" ?: ?| to ", text)[::-1]) for text in found]
+        if is_turned
+        else found
+    )
 
 
 KIND = Kind(
     name="ratio",
     rank=16,
-    recognise=lambda reference, problem: re.fullmatch(rf"{_PART}(?: ?: ?{_PART})+", plain(reference)) is not None,
+    recognise=lambda reference, problem: (
+        re.fullmatch(rf"{_PART}(?: ?: ?{_PART})+", plain(reference)) is not None
+    ),
     read=_read,
     same=_same,
     find=_find,

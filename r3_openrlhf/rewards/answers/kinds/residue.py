@@ -7,10 +7,13 @@ from r3_openrlhf.rewards.answers.kinds import Kind
 from r3_openrlhf.rewards.answers.patterns import phrases
 from r3_openrlhf.rewards.answers.plain import plain
 
-Residue = tuple[str, int, frozenset[int]]  # the name of the number, if it is said, modulus, classes
+# the name of the number, if it is said, modulus, classes
+Residue = tuple[str, int, frozenset[int]]
 
 _MODULUS = r"\(?,?\s*\\?[pb]?mod(?:ulo)?\s*\{?\s*(\d+)\s*\}?\s*\)?"
-_CLASS = re.compile(rf"(?:([a-z])\s*(?:\\equiv|≡|=)\s*)?((?:-?\d+(?:\s*(?:,|\\text|or|and|\\pm)\s*)*)+?)\s*{_MODULUS}")
+_CLASS = re.compile(
+    rf"(?:([a-z])\s*(?:\\equiv|≡|=)\s*)?((?:-?\d+(?:\s*(?:,|\\text|or|and|\\pm)\s*)*)+?)\s*{_MODULUS}"
+)
 _SAYS = phrases("residue")
 
 
@@ -22,14 +25,22 @@ def _read(text: str, problem: str) -> Residue | None:
         modulus = int(said[3])
         if not 0 < modulus < 10**12:
             return None
-        return said[1] or "", modulus, frozenset(int(number) % modulus for number in re.findall(r"-?\d+", said[2]))
+        return (
+            said[1] or "",
+            modulus,
+            frozenset(int(number) % modulus for number in re.findall(r"-?\d+", said[2])),
+        )
     name, _, formula = text.rpartition("=")
     letter = re.search("[jklmnt]", formula)
     if letter is None or not re.fullmatch("[a-z]?", name.strip()):
         return None
     values = [exact_value(formula.replace(letter[0], f"({i})")) for i in range(3)]
     whole = [int(value) for value in values if value is not None and value.denominator == 1]
-    if len(whole) < 3 or whole[2] - whole[1] != whole[1] - whole[0] or not 0 < abs(whole[1] - whole[0]) < 10**12:
+    if (
+        len(whole) < 3
+        or whole[2] - whole[1] != whole[1] - whole[0]
+        or not 0 < abs(whole[1] - whole[0]) < 10**12
+    ):
         return None  # not linear
     modulus = abs(whole[1] - whole[0])
     return name.strip(), modulus, frozenset([whole[0] % modulus])
@@ -40,7 +51,11 @@ def _recognise(reference: str, problem: str) -> bool:
         return True
     name, _, formula = _SAYS["domain"].sub("", plain(reference)).rpartition("=")
     letter = re.search("[jklmnt]", formula)
-    if letter is None or letter[0] == name.strip() or not (name or _SAYS["all_asked"].search(problem)):
+    if (
+        letter is None
+        or letter[0] == name.strip()
+        or not (name or _SAYS["all_asked"].search(problem))
+    ):
         return False
     return re.search(rf"(?<![a-zA-Z\\]){letter[0]}(?![a-zA-Z])", problem) is None
 

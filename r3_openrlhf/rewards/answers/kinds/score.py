@@ -7,14 +7,18 @@ from r3_openrlhf.rewards.answers.patterns import phrases
 from r3_openrlhf.rewards.answers.plain import plain
 
 _PAIR = r"\d{1,3} ?(?:-|:|to) ?\d{1,3}"
-_SCORE = re.compile(rf"(?i)(?:the (?:final )?score (?:is|was) )?{_PAIR}(?:[,;]? (?:and )?{_PAIR}){{0,6}}")
+_SCORE = re.compile(
+    rf"(?i)(?:the (?:final )?score (?:is|was) )?{_PAIR}(?:[,;]? (?:and )?{_PAIR}){{0,6}}"
+)
 _REFERENCE = re.compile(r"\d{1,3} ?[-:] ?\d{1,3}(?:[,;] ?\d{1,3} ?[-:] ?\d{1,3})*")
 _SCORES = phrases("score")
 
 
 def _read(text: str, problem: str) -> list[int] | None:
     text = plain(text)
-    return [int(number) for number in re.findall(r"\d+", text)] if _SCORE.fullmatch(text) else None
+    return (
+        [int(number) for number in re.findall(r"\d+", text)] if _SCORE.fullmatch(text) else None
+    )
 
 
 KIND = Kind(

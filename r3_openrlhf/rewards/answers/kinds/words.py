@@ -9,10 +9,14 @@ from r3_openrlhf.rewards.answers.plain import normal_words, plain
 
 _LETTERS = re.compile(r"(?=.*[a-z])[^\W\d_]+(?:[ '’.-]+[^\W\d_]+)*")
 _SAYS = phrases("words_of_formulas")
-_MEANINGS = frozenset(word for words in table("spelling.toml")["words"].values() for word in words.split(", "))
+_MEANINGS = frozenset(
+    word for words in table("spelling.toml")["words"].values() for word in words.split(", ")
+)
 _CONNECTIVES = frozenset(("and", "the", "only", "one", "all"))
 _IN_DOLLARS = re.compile(r"\$[a-zA-Z]\$")
-_IS_WORD = re.compile(r"[^\W\d_]{4,}|(?=[^\W\d_]*[aeiou])(?![abcd]{3}$)[^\W\d_]{3}", re.IGNORECASE)
+_IS_WORD = re.compile(
+    r"[^\W\d_]{4,}|(?=[^\W\d_]*[aeiou])(?![abcd]{3}$)[^\W\d_]{3}", re.IGNORECASE
+)
 # no products of letters: "HTH", "ABDC", "XI", "on"; "T, F, T" is a sequence, as a letter comes again
 _NAME = re.compile(
     r"[A-Z]{3,}|(?=[XL]*[IV])[IVXL]{2,}|(?=.*([a-zA-Z]),.*\1)[a-zA-Z](?:, ?[a-zA-Z])+"
@@ -39,7 +43,8 @@ def _recognise(reference: str, problem: str) -> bool:
     ):
         return False
     return value_in_words(text) is None and any(
-        _IS_WORD.fullmatch(word) and word.lower() not in _CONNECTIVES for word in re.split(r"[ '’.-]+", text)
+        _IS_WORD.fullmatch(word) and word.lower() not in _CONNECTIVES
+        for word in re.split(r"[ '’.-]+", text)
     )
 
 
@@ -57,7 +62,11 @@ def _find(sentence: str, problem: str) -> list[str]:
 def word_f1(said: str, wanted: str) -> float:
     """F1 of the words that two texts share, as for SQuAD: articles, case and punctuation aside."""
     a, b = (
-        [word for word in re.findall(r"\w+", plain(text).lower()) if word not in ("a", "an", "the")]
+        [
+            word
+            for word in re.findall(r"\w+", plain(text).lower())
+            if word not in ("a", "an", "the")
+        ]
         for text in (said, wanted)
     )
     shared = sum(min(a.count(word), b.count(word)) for word in set(a))

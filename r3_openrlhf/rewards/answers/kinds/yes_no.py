@@ -29,7 +29,9 @@ def _find(sentence: str, problem: str) -> list[str]:
 KIND = Kind(
     name="yes or no",
     rank=30,
-    recognise=lambda reference, problem: plain(reference).lower() in ("yes", "no", "true", "false"),
+    recognise=lambda reference, problem: (
+        plain(reference).lower() in ("yes", "no", "true", "false")
+    ),
     read=_read,
     find=_find,
 )
