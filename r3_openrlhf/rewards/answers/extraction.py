@@ -1,9 +1,12 @@
-"""The final answer of a response. Every function is linear in the text, which is hostile."""
+"""The final answer of a response, which is hostile text of any length.
+
+Over all of it run only patterns that are linear. The others run over windows: the last STATEMENT_CHARS of a text, and the last
+LINE_CHARS of its last line; no run of white space is longer than MAX_BLANKS there."""
 
 import json
 import re
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 
 from r3_openrlhf.rewards.answers.comparison import number
 from r3_openrlhf.rewards.answers.marks import (
@@ -22,6 +25,9 @@ MAX_ANSWER_CHARS = 1000  # a final answer longer than this is compared as text o
 TAIL_CHARS = 1000  # without a box, the answer is looked for in the end of the response
 CHARS_BEFORE_A_GUESS = 60  # in the same clause
 STATEMENT_CHARS = 4000  # and "the answer is ..." in this much of it
+LINE_CHARS = 400  # of a last line that is longer, its end
+MAX_BLANKS = 16  # in a row
+MAX_QUESTIONS = 32  # the first of those that may be made up
 
 _STATEMENT, _STATED, _GUESS = map(phrases, ("statement", "stated", "guess"))
 # Without one of these an ASCII text has no statement: most have none, and this is cheap.
@@ -36,7 +42,8 @@ TOKEN_OF_A_MARK = _MARKS["token"]
 _ANSWER_KEYS = frozenset(
     "answer final_answer result solution correct_answer choice response".split()
 )
-_SHORT_ANSWER = re.compile(r"[^\n]{0,200}\d[^\n]{0,200}\s*|\s*(?:[\w-]+ ?){1,4}[.!]?\s*")
+_SHORT_ANSWER = re.compile(r"[^\n]{0,200}\d[^\n]{0,200}\s*|\s*[\w-]+(?: [\w-]+){0,3} ?[.!]?\s*")
+_LONG_BLANK = re.compile(rf"\s{{{MAX_BLANKS + 1},}}")
 _QUESTION_ENDS = re.compile(r"\n\s*\n|\b(?:answer|solution|assistant)\s*[:.]", re.IGNORECASE)
 _TEMPLATES = {  # what a sentence states, in this order
     "hedged": r"\text{{{hedged}}}",
@@ -149,10 +156,13 @@ def final_answer(response: str, *, truncated: bool, problem: str = "") -> FinalA
 
 def _with_what_follows(marked: str, text: str, problem: str) -> str:
     r"""Add the scale, percent sign or unit that follows the last mark: 8\text{ cm} of "$\boxed{8}$ cm"."""
+    if len(marked) > MAX_ANSWER_CHARS:
+        return marked
     offered = _STATED["offered"].search(text, text.rfind(marked) + len(marked))
     if offered and BOX.search(text, offered.start()) is None:
         return marked + ALTERNATIVE + offered["other"]
-    said = next(reversed(list(_STATED["scaled"].finditer(text))), None)
+    every = list(_STATED["scaled"].finditer(text))
+    said = every[-1] if every else None
     if (
         said is None
         or BOX.search(text, said.end())
@@ -175,6 +185,9 @@ def answer_part(response: str, problem: str = "") -> str | None:
         return None
     if not text.isascii():
         text = text.translate(FULL_WIDTH) if _FULL_WIDTH.search(text) else text
+    text = _LONG_BLANK.sub(
+        lambda run: "\n\n" if run[0].count("\n") > 1 else "\n" if "\n" in run[0] else " ", text
+    )
     text = _before_the_next(text, problem)
     if "<" in text and (
         sections := [
@@ -200,7 +213,7 @@ def _before_the_next(text: str, problem: str) -> str:
         )
         text = text[: turn.start()] if turn else text
     words: set[str] = set()
-    for mark in _MARKS["next_question"].finditer(text):
+    for mark in islice(_MARKS["next_question"].finditer(text), MAX_QUESTIONS):
         word = (mark["word"] or "").lower()
         is_part = mark["number"] and word in words  # "Question 1: ... Question 2: ..."
         words.add(word)
@@ -228,7 +241,7 @@ def _answers(text: str) -> bool:
 
 def _restates(text: str, problem: str) -> bool:
     """Tell whether a question is the problem itself."""
-    question = _QUESTION_ENDS.split(text.strip())[0][: len(problem) + 40]
+    question = _QUESTION_ENDS.split(text.strip()[: len(problem) + 40])[0]
     asked, own = (set(_LONG_WORD.findall(part.lower())) for part in (question, problem))
     return bool(own) and 2 * len(asked & own) > len(own)
 
@@ -273,8 +286,8 @@ def _in_json(text: str) -> FinalAnswer | None:
 
 def _guess(text: str, statement: str | None) -> FinalAnswer | None:
     """Return the answer of the last statement, or the end of a text without one."""
-    text = text if statement else _without_remarks(text)
-    end = last_line(text) or ""
+    text = text if statement else _without_remarks(text[-STATEMENT_CHARS:])
+    end = _end_of_last_line(text)
     if statement is None and (bold := _BOLD.fullmatch(end)) and _IS_SENTENCE.search(bold[1]):
         text = end = bold[1]  # "**So there are 14 of them.**"
     if _ASKS.search(statement or end) or statement and _GUESS["hedged"].search(statement):
@@ -285,7 +298,7 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
             return (
                 None if _is_bounded(end[: lone.start()]) else FinalAnswer(lone[1], exact=True)
             )
-        if _is_denied(text[-STATEMENT_CHARS:]):
+        if _is_denied(text):
             return None
         if whole := _in_bold(end) or _whole_answer(end):
             return FinalAnswer(whole, exact=True)
@@ -307,6 +320,12 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
     if not snippet or snippet.endswith(_UNFINISHED) or BOX.search(snippet):
         return None
     return FinalAnswer(snippet, exact=False, stated=statement is not None)
+
+
+def _end_of_last_line(text: str) -> str:
+    """Return the last line that is not blank; of a long one the last words, after a sign that there were others."""
+    line = last_line(text) or ""
+    return line if len(line) <= LINE_CHARS else f"… {line[-LINE_CHARS:].partition(' ')[2]}"
 
 
 def _without_remarks(text: str) -> str:
@@ -352,7 +371,7 @@ def _whole_answer(line: str) -> str | None:
                     return text
     if whole := _GUESS["whole"].search(line):
         return whole["whole"]
-    several = _GUESS["several"].search(line[-STATEMENT_CHARS // 10 :])
+    several = _GUESS["several"].search(line)
     is_list = several and re.search(r",|\band\b", several["several"])
     return several["several"].strip(" .*") if several and is_list else None
 

@@ -4,6 +4,7 @@ Two formulas are equal if their values agree at all points where both have one. 
 simplified or solved. Numbers have 50 digits; what is beyond 10^(10^12) has no value."""
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import mpmath
@@ -19,6 +20,7 @@ from sympy.matrices.expressions import MatrixExpr
 from r3_openrlhf.rewards.answers.parts import match
 
 MAX_NODES = 2_000
+MAX_LEVELS = 100  # of nodes within nodes
 MAX_SYMBOLS = 8
 _MAX_LOG = 1e12  # of a value's decimal logarithm
 _MAX_ARGUMENT = 1e15  # of a function that grows or turns
@@ -88,7 +90,6 @@ _FUNCTIONS: dict[str, Callable] = {
     "log": _logarithm,
     "ceiling": _bounded(mp.ceil),
     "Abs": abs,
-    "Pow": _power,
     "UnevaluatedExpr": lambda value: value,
     "Mod": lambda value, modulus: value - modulus * mp.floor(value / modulus),
     "Max": max,
@@ -97,8 +98,17 @@ _FUNCTIONS: dict[str, Callable] = {
 _CONSTANTS = {sympy.pi: mp.pi, sympy.E: mp.e, sympy.I: mp.j, sympy.EulerGamma: mp.euler}
 
 
-def value_at(node: Basic, point: Point) -> Any:
-    """Compute the value of a formula, each symbol with its value of `point`. NoValue: there is none."""
+def value_at(node: Basic, point: Point, known: dict[Basic, Any] | None = None) -> Any:
+    """Compute the value of a formula, each symbol with its value of `point`. NoValue: there is none.
+
+    known: values of parts at this point, which are computed once; the new ones are added."""
+    known = {} if known is None else known
+    if node not in known:
+        known[node] = _computed(node, point, known)
+    return known[node]
+
+
+def _computed(node: Basic, point: Point, known: dict[Basic, Any]) -> Any:
     if node.is_Rational:
         return mp.mpf(node.p) / node.q
     if node.is_Float:
@@ -107,9 +117,11 @@ def value_at(node: Basic, point: Point) -> Any:
         return +_CONSTANTS[node]
     if node.is_Symbol:
         return point[str(node)]
-    if node.is_Pow and value_at(node.base, point) == 1:
-        return mp.mpf(1)  # whatever the exponent
-    values = [value_at(argument, point) for argument in node.args]
+    if node.is_Pow:
+        base = value_at(node.base, point, known)
+        # 1 whatever the exponent
+        return mp.mpf(1) if base == 1 else _power(base, value_at(node.exp, point, known))
+    values = [value_at(argument, point, known) for argument in node.args]
     if node.is_Add or node.is_Mul:
         total = mp.fsum(values) if node.is_Add else mp.fprod(values)
         if not mp.isfinite(total) or mp.mag(total) > 4 * _MAX_LOG:
@@ -143,22 +155,35 @@ def real_value(node: Any) -> Any | None:
 
 
 def is_too_large(node: Any) -> bool:
-    """Tell whether it has too many parts to be evaluated, or is a number too large to have a value."""
+    """Tell whether it has too many parts, or levels, to be evaluated, or is a number too large to have a value."""
     if not isinstance(node, Basic):
         return False
-    if sum(1 for _ in zip(_nodes(node), range(MAX_NODES + 1), strict=False)) > MAX_NODES:
+    parts = list(islice(_nodes(node), MAX_NODES + 1))
+    if len(parts) > MAX_NODES or _has_many_levels(node):
         return True
+    known: dict[Basic, Any] = {}
     return any(
         part.func.__name__ in ("Pow", "factorial", "factorial2", "gamma", "binomial")
         and not part.free_symbols
-        and _is_huge(part)
-        for part in _nodes(node)
+        and _is_huge(part, known)
+        for part in reversed(parts)  # the inner ones first
     )
 
 
-def _is_huge(node: Basic) -> bool:
+def _has_many_levels(node: Basic) -> bool:
+    level = [node]
+    for _ in range(MAX_LEVELS):
+        level = [
+            argument for part in level for argument in part.args if isinstance(argument, Basic)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _is_huge(node: Basic, known: dict[Basic, Any]) -> bool:
     try:
-        value = value_at(node, {})
+        value = value_at(node, {}, known)
     except NoValue:
         return True
     except _ERRORS:
