@@ -6,6 +6,7 @@
 A room is what stands at the top of the package: a folder, or a file beside them. An arrow goes from a room to one that it
 imports, at the top of a file, inside a function or for a type checker. A room's floor
 is one above the highest room that it imports. A circle is a set of files, or of rooms, that import each other.
+Files may name each other's types for a type checker: that is no circle of files, but an arrow between rooms.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ def import_diagram(checkout: Path, package: str = PACKAGE) -> Diagram:
     sys.path.insert(0, str(checkout))
     try:
         graph = grimp.build_graph(package, cache_dir=None)
+        at_runtime = grimp.build_graph(
+            package, cache_dir=None, exclude_type_checking_imports=True
+        )
     finally:
         sys.path.remove(str(checkout))
     files, rooms = networkx.DiGraph(), networkx.DiGraph()
@@ -44,10 +48,11 @@ def import_diagram(checkout: Path, package: str = PACKAGE) -> Diagram:
         if room is not None:
             rooms.add_node(room)
         for imported in sorted(graph.find_modules_directly_imported_by(name)):
-            files.add_edge(name, imported)
             end = room_of(imported, package)
             if room is not None and end is not None and room != end:
                 rooms.add_edge(room, end)
+        for imported in sorted(at_runtime.find_modules_directly_imported_by(name)):
+            files.add_edge(name, imported)
     circles = [
         sorted(part)
         for edges in (files, rooms)

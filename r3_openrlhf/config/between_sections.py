@@ -3,438 +3,359 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import reduce
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from r3_openrlhf.config.words import ENVIRONMENT, LossAggregation
+from r3_openrlhf.config.given_keys import value_of
+from r3_openrlhf.config.with_environment import (
+    check_agent_file,
+    check_environment,
+    check_tools,
+)
+from r3_openrlhf.config.words import LossAggregation
 from r3_openrlhf.method.core.losses import LOSSES
 from r3_openrlhf.method.errors import ConfigError, quoted
-from r3_openrlhf.method.open_table import OpenTable, is_import_path, is_looking
+from r3_openrlhf.method.open_table import OpenTable, is_looking
 from r3_openrlhf.method.settings import ImportedSettings
 from r3_openrlhf.method.types import OldLogprobs
 
-R3Config = Any  # of config/run.py, which imports this file
-_WITH_AN_ENVIRONMENT, SENTENCES = (
-    tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
-    for name in ("with_environment.toml", "between_sections.toml")
-)
-# beginning of a key -> is its mechanism a part of the algorithm, why not, and where it is
-_MECHANISMS: dict[str, tuple[Callable[[R3Config], bool], str, str]] = {
-    "advantage.": (
-        lambda config: config.algorithm.own_advantages and not config.algorithm.environment,
-        "has its own advantages, not eq. 3",
-        "algo=r3",
-    ),
-    "replay.": (
-        lambda config: "replay" in config.algorithm.mechanisms,
-        "replays no rollouts",
-        "algo=r3",
-    ),
-    "reflection.": (
-        lambda config: "reflection" in config.algorithm.mechanisms,
-        "reflects on nothing",
-        "algo=r3",
-    ),
-    "ranking.": (
-        lambda config: "ranking" in config.algorithm.mechanisms,
-        "ranks no failures",
-        "algo=r3",
-    ),
-    "exploration.rrl.": (
-        lambda config: config.algorithm.replays_states,
-        "keeps no states",
-        "algo=rrl",
-    ),
-    "history.": (lambda config: config.keeps_history, "keeps no history", "algo=r3"),
-    "agents.": (
-        lambda config: config.is_agentic,
-        "plays in no environment",
-        "agents.environment=NAME",
-    ),
-    "agents.tools": (lambda config: True, "", ""),
-    "agents.tool_": (
-        lambda config: bool(config.agents.tools),
-        "calls no tools",
-        "agents.tools=[python]",
-    ),
-}
-_DEFAULT_USE = ImportedSettings.__dataclass_fields__["use"].default
-_AGENT_FILE_DOES = "agents.environment agents.tools exploration.rrl.ratio reward.function reward.functions reward.urls".split()
-# a key that does nothing -> the key that is meant
-_MEANT = {
-    "replay.dual_clip": "openrlhf.actor.dual_clip",
-    "advantage.std_eps": "openrlhf.algo.advantage.lambd for GAE's lambda (algo=ppo)",
-}
-
-
-def check_given(config: R3Config, keys: Iterable[str], *, defaults: Mapping[str, Any]) -> None:
-    """ConfigError: somebody set one of these keys, and nothing reads it with this algorithm.
-
-    A default passes, and a mechanism that is switched off. An experiment's keys are not among them: its
-    arms have different algorithms."""
-    for key in keys:
-        value = _value(config, key) if key in defaults else None
-        if value is None or value == defaults[key] or key.endswith(".enabled"):
-            continue
-        beginning = max(
-            (one for one in _MECHANISMS if key.startswith(one)), key=len, default=None
-        )
-        if beginning is None:
-            continue
-        is_part, why, where = _MECHANISMS[beginning]
-        if not is_part(config):
-            remedy = _MEANT.get(key, where)
-            raise ConfigError(
-                f"{key} is {value}, but algo is {config.algo}, which {why}; use {remedy}, or leave it out"
-            )
+if TYPE_CHECKING:
+    from r3_openrlhf.config.run import R3Config
 
 
 def check_sections(c: R3Config) -> None:
     """ConfigError: settings that exclude each other, or batches that do not divide evenly.
 
-    A condition of `_CONDITIONS` that is not falsy refuses; a dictionary has the names of its sentence.
-    """
-    for group, (applies, conditions) in _CONDITIONS.items():
-        for name, condition in conditions.items() if applies(c) else ():
-            if facts := condition(c):
+    Of several faults the first is said; who reads the sentence sees the next after it."""
+    _check_texts(c)
+    check_environment(c)
+    check_tools(c)
+    check_agent_file(c)
+    _check_async(c)
+    _check_group_filter(c)
+    _check_mechanisms(c)
+    _check_keys_of_other_algorithms(c)
+    _check_rehearsal(c)
+    _check_collection(c)
+    _check_warm_start(c)
+    _check_imported(c)
+    _check_estimator(c)
+    _check_loss(c)
+    _check_critic(c)
+    _check_lengths(c)
+    _check_batches(c)
+    _check_batches_by_tokens(c)
+
+
+def _check_texts(c: R3Config) -> None:
+    sections = [c, *vars(c).values()]
+    for section in sections:
+        if not dataclasses.is_dataclass(section):
+            continue
+        for field in dataclasses.fields(section):
+            table = field.metadata.get("words")
+            value = getattr(section, field.name)
+            if isinstance(table, OpenTable) and not isinstance(value, str | None):
                 raise ConfigError(
-                    SENTENCES[group][name].format(
-                        c=c, **(facts if isinstance(facts, dict) else {})
-                    )
+                    f"{table.key} is {quoted(value)}; a run is kept as text, so use its import path"
                 )
 
 
-def _first(refused: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
-    return next(refused, None)
+def _check_async(c: R3Config) -> None:
+    if not c.is_async:
+        return
+    is_on = "openrlhf.train.async_enable is on and"
+    cluster = c.cluster
+    if cluster.gpus_per_node % 2:
+        raise ConfigError(
+            f"{is_on} cluster.gpus_per_node is {cluster.gpus_per_node}, but the engines then use "
+            "half of the GPUs; use an even number"
+        )
+    if c.num_policy_ranks % cluster.vllm_tensor_parallel_size:
+        raise ConfigError(
+            f"{is_on} cluster.vllm_tensor_parallel_size is {cluster.vllm_tensor_parallel_size}, "
+            f"which does not divide the {c.num_policy_ranks} GPUs of the engines"
+        )
+    if cluster.enable_sleep:
+        raise ConfigError(
+            f"{is_on} cluster.enable_sleep is true, but engines never sleep then; use "
+            "cluster.enable_sleep=false"
+        )
+    if c.train.deterministic:
+        raise ConfigError(
+            f"{is_on} train.deterministic is true, but then timing decides which weights sample "
+            "a step; use one of the two"
+        )
 
 
-def _value(config: R3Config, key: str) -> Any:
-    return reduce(getattr, key.split("."), config)
+def _check_group_filter(c: R3Config) -> None:
+    if not c.filters_groups:
+        return
+    if c.replay.enabled:
+        source = "openrlhf.algo.dynamic_filtering_enable is on"
+        if c.algorithm.filters_groups:
+            source = f"algo is {c.algo}"
+        raise ConfigError(
+            f"{source} and replay.enabled is true: dynamic filtering removes exactly the groups "
+            "that replay repairs; use replay.enabled=false, or leave dynamic filtering off"
+        )
+    if c.exploration.rrl.ratio:
+        raise ConfigError(
+            "openrlhf.algo.dynamic_filtering_enable is on and exploration.rrl.ratio is "
+            f"{c.exploration.rrl.ratio}: groups from states would be filtered out while they "
+            "fail; use one of the two"
+        )
+    if c.algorithm.own_advantages:
+        raise ConfigError(
+            f"openrlhf.algo.dynamic_filtering_enable is on with algo={c.algo}: collapsed groups "
+            "would be gone before they are ranked or counted; use algo=dapo, or leave it off"
+        )
 
 
-def _objects(c: R3Config) -> Iterator[dict[str, Any]]:
-    for section in filter(dataclasses.is_dataclass, (c, *vars(c).values())):
-        for field in dataclasses.fields(section):
-            value, table = getattr(section, field.name), field.metadata.get("words")
-            if isinstance(table, OpenTable) and not isinstance(value, str | None):
-                yield dict(key=table.key, value=quoted(value))
+def _check_mechanisms(c: R3Config) -> None:
+    unknown = []
+    for name in ("replay", "reflection", "ranking"):
+        if name not in c.algorithm.mechanisms and getattr(c, name).enabled:
+            unknown.append(name)
+    if unknown:
+        remedy = " ".join(f"{name}.enabled=false" for name in unknown)
+        raise ConfigError(
+            f"algo is {c.algo}, which runs OpenRLHF's own classes, but {', '.join(unknown)} would "
+            f"need algo=r3; add {remedy}"
+        )
 
 
-def _is_known(c: R3Config) -> bool:
-    return not (is_looking() and is_import_path(c.algo))
+def _check_keys_of_other_algorithms(c: R3Config) -> None:
+    replays = "replay" in c.algorithm.mechanisms
+    if not c.algorithm.replays_states:
+        why = "has no critic to choose states; use algo=rrl"
+        _refuse_unless(c, "exploration.rrl.ratio", 0.0, why)
+    if not replays:
+        _refuse_unless(c, "replay.rehearse.share", 0.0, "keeps no history; use algo=r3")
+        _refuse_unless(c, "rollout.collect.share", 0.0, "recalls nothing; use algo=r3")
+    if not c.algorithm.own_advantages:
+        why = "has OpenRLHF's own advantages; use algo=r3"
+        _refuse_unless(c, "advantage.success_scale", 1.0, why)
+        _refuse_unless(c, "advantage.function", "group_norm", why)
 
 
-def _set_with_an_environment(c: R3Config) -> Iterator[dict[str, Any]]:
-    for key, entry in _WITH_AN_ENVIRONMENT.items():
-        works = entry.get("value")
-        if _value(c, key) != works:
-            shown = (
-                {None: "null", False: "false"}.get(works, works)
-                if not isinstance(works, list)
-                else "[]"
+def _refuse_unless(c: R3Config, key: str, off: float | str, why: str) -> None:
+    """ConfigError: a key has another value than the one with which it does nothing."""
+    value = value_of(c, key)
+    if value != off:
+        raise ConfigError(f"{key} is {value}, but algo is {c.algo}, which {why} or {key}={off}")
+
+
+def _check_rehearsal(c: R3Config) -> None:
+    rehearse = c.replay.rehearse
+    if "replay" not in c.algorithm.mechanisms:
+        return
+    if rehearse.until is not None and not rehearse.share:
+        raise ConfigError(
+            f"replay.rehearse.until is {rehearse.until}, but replay.rehearse.share is 0, so there "
+            "is no share to fall; set the share, or leave it out"
+        )
+
+
+def _check_collection(c: R3Config) -> None:
+    share = c.rollout.collect.share
+    if not share:
+        return
+    if c.train.max_generated_tokens is None:
+        raise ConfigError(
+            f"rollout.collect.share is {share}, a share of train.max_generated_tokens, which is "
+            "null; set the budget"
+        )
+    if c.is_async:
+        raise ConfigError(
+            f"rollout.collect.share is {share} and openrlhf.train.async_enable is on, but the "
+            "first policy samples before step 1; use one of the two"
+        )
+
+
+def _check_warm_start(c: R3Config) -> None:
+    warm_start = c.replay.imported.warm_start
+    if c.keeps_history and warm_start and not c.has_imported:
+        raise ConfigError(
+            f"replay.imported.warm_start is {warm_start}, but there is nothing to train on; set "
+            "history.start or rollout.collect.share"
+        )
+
+
+def _check_imported(c: R3Config) -> None:
+    # a run that was trained before this was refused can still be looked at
+    if not c.keeps_history or is_looking():
+        return
+    use = c.replay.imported.use
+    default = ImportedSettings.__dataclass_fields__["use"].default
+    if use != default and not c.has_imported:
+        raise ConfigError(
+            f"replay.imported.use is {use} (algo=prefix, rlep and luffy set it), but the run has "
+            "no success from elsewhere to use; set history.start=DIR of r3 history import, or "
+            "rollout.collect.share, or use replay.imported.use=both"
+        )
+    if use == "recall" and not c.replay.enabled:
+        raise ConfigError(
+            "replay.imported.use is recall, but replay.enabled is false, so that nothing is "
+            "recalled; use replay.enabled=true"
+        )
+    if use == "rehearse" and not c.replay.rehearse.share:
+        raise ConfigError(
+            "replay.imported.use is rehearse, but replay.rehearse.share is 0, so that nothing is "
+            "rehearsed; set the share"
+        )
+
+
+def _check_estimator(c: R3Config) -> None:
+    if not c.algorithm.own_advantages or c.algorithm.environment:
+        return
+    name = c.advantage.function
+    if c.algorithm.advantages is not None:
+        name = f"that of {c.algo}"
+        if c.advantage.function != "group_norm":
+            raise ConfigError(
+                f"advantage.function is {c.advantage.function}, but algo is {c.algo}, which has "
+                "advantages of its own; leave one of the two out"
             )
-            yield dict(key=key, why=entry["why"], value=shown)
+    parameters = {"alpha": "alpha", "std_eps": "lam", "scope": "off_policy_only"}
+    for key, parameter in parameters.items():
+        value = getattr(c.advantage, key)
+        default = type(c.advantage).__dataclass_fields__[key].default
+        if value != default and not c.estimator.reads(parameter):
+            raise ConfigError(
+                f"advantage.{key} is {value}, but the estimator is {name}, which does not read "
+                "it; leave it out"
+            )
+    if c.ranking.enabled and not c.estimator.reads_failures:
+        raise ConfigError(
+            f"ranking.enabled is true, but the estimator is {name}, which reads no reward of a "
+            "failure, so that a ranking would change nothing; use ranking.enabled=false"
+        )
 
 
-def _filtered_replay(c: R3Config) -> dict[str, Any]:
-    by_algo = c.algorithm.filters_groups
-    source = f"algo is {c.algo}" if by_algo else "openrlhf.algo.dynamic_filtering_enable is on"
-    return dict(source=source) if c.replay.enabled else {}
+def _check_loss(c: R3Config) -> None:
+    _check_one_loss(c)
+    by_tokens = c.train.loss_aggregation == LossAggregation.TOKEN_MEAN
+    if c.loss.of_response and by_tokens:
+        raise ConfigError(
+            f"the policy loss is {c.loss_name}, whose ratio is one of a whole response, but "
+            f"train.loss_aggregation is {c.train.loss_aggregation}; use "
+            "train.loss_aggregation=seq-mean-token-mean"
+        )
+    _check_bounds(c)
+    if "recalled" in c.loss.reads and not c.loss.of_user and not c.replay.enabled:
+        raise ConfigError(
+            f"the policy loss is {c.loss_name}, which differs from ppo in recalled rows alone, but "
+            "nothing is recalled; use algo=r3 with replay.enabled=true, or train.loss=ppo"
+        )
+    if c.loss is LOSSES["exgrpo"] and c.replay.old_logprobs != OldLogprobs.BEHAVIOUR:
+        raise ConfigError(
+            f"the policy loss is {c.loss_name}, which shapes the ratio to a recalled row's stored "
+            f"log-probs, but replay.old_logprobs is {c.replay.old_logprobs}, with which that "
+            "ratio is 1; use replay.old_logprobs=behaviour"
+        )
 
 
-def _unknown_mechanisms(c: R3Config) -> dict[str, Any]:
-    off = (
-        name
-        for name in ("replay", "reflection", "ranking")
-        if name not in c.algorithm.mechanisms
-    )
-    unknown = [name for name in off if getattr(c, name).enabled]
-    remedy = " ".join(f"{name}.enabled=false" for name in unknown)
-    return dict(names=", ".join(unknown), remedy=remedy) if unknown else {}
-
-
-def _keys_of_others(c: R3Config) -> Iterator[dict[str, Any]]:
-    algorithm, stock = c.algorithm, "has OpenRLHF's own advantages; use algo=r3"
-    for key, off, is_possible, why in (
-        (
-            "exploration.rrl.ratio",
-            0.0,
-            algorithm.replays_states,
-            "has no critic to choose states; use algo=rrl",
-        ),
-        (
-            "replay.rehearse.share",
-            0.0,
-            "replay" in algorithm.mechanisms,
-            "keeps no history; use algo=r3",
-        ),
-        (
-            "rollout.collect.share",
-            0.0,
-            "replay" in algorithm.mechanisms,
-            "recalls nothing; use algo=r3",
-        ),
-        ("advantage.success_scale", 1.0, algorithm.own_advantages, stock),
-        ("advantage.function", "group_norm", algorithm.own_advantages, stock),
-    ):
-        if _value(c, key) != off and not is_possible:
-            yield dict(key=key, value=_value(c, key), why=why, off=off)
-
-
-def _estimator_name(c: R3Config) -> str:
-    return f"that of {c.algo}" if c.algorithm.advantages is not None else c.advantage.function
-
-
-def _unread_by_estimator(c: R3Config) -> Iterator[dict[str, Any]]:
-    for key, parameter in (
-        ("alpha", "alpha"),
-        ("std_eps", "lam"),
-        ("scope", "off_policy_only"),
-    ):
-        value, field = getattr(c.advantage, key), type(c.advantage).__dataclass_fields__[key]
-        if value != field.default and not c.estimator.reads(parameter):
-            yield dict(key=key, value=value, name=_estimator_name(c))
-
-
-def _other_loss(c: R3Config) -> dict[str, Any]:
+def _check_one_loss(c: R3Config) -> None:
+    if c.train.loss == "ppo":
+        return
     flag = c.flag("actor.policy_loss_type")
-    other = (
-        f"algo is {c.algo}, which has a loss of its own"
-        if c.algorithm.loss is not None
-        else None
-    )
     if flag not in (None, c.train.loss):
         other = f"the loss of algo={c.algo} or openrlhf.actor.policy_loss_type is {flag}"
-    return dict(other=other) if other and c.train.loss != "ppo" else {}
+    elif c.algorithm.loss is not None:
+        other = f"algo is {c.algo}, which has a loss of its own"
+    else:
+        return
+    raise ConfigError(f"train.loss is {c.train.loss}, but {other}; leave one of the two out")
 
 
-def _bounds_without_loss(c: R3Config) -> Iterator[dict[str, Any]]:
-    for section, name in (
-        (c.train, "eps_clip_low"),
-        (c.train, "eps_clip_high"),
-        (c.replay, "dual_clip"),
-    ):
-        value, default = (
-            getattr(section, name),
-            type(section).__dataclass_fields__[name].default,
-        )
+def _check_bounds(c: R3Config) -> None:
+    bounds = (("train", "eps_clip_low"), ("train", "eps_clip_high"), ("replay", "dual_clip"))
+    for section_name, name in bounds:
+        section = getattr(c, section_name)
+        value = getattr(section, name)
+        default = type(section).__dataclass_fields__[name].default
         if value not in (None, default) and name not in c.loss.reads:
-            yield dict(
-                key=f"{'train' if section is c.train else 'replay'}.{name}",
-                value=value,
-                name=c.loss_name,
+            raise ConfigError(
+                f"{section_name}.{name} is {value}, but the policy loss is {c.loss_name}, which "
+                "has no such bound; leave it out"
             )
 
 
-def _untested_with_a_critic(c: R3Config) -> Iterator[dict[str, Any]]:
-    for flag, why in (
-        ("train.async_enable", "a critic is untested with rollouts that are sampled ahead"),
-        ("ds.tensor_parallel_size", "splitting a critic's head is untested"),
-    ):
-        if (value := c.flag(flag)) not in (None, False, 0, 1) or value is True:
-            yield dict(flag=flag, value=value, why=why)
+def _check_critic(c: R3Config) -> None:
+    if not c.algorithm.has_critic:
+        return
+    untested = {
+        "train.async_enable": "a critic is untested with rollouts that are sampled ahead",
+        "ds.tensor_parallel_size": "splitting a critic's head is untested",
+    }
+    for flag, why in untested.items():
+        value = c.flag(flag)
+        if value is True or value not in (None, False, 0, 1):
+            raise ConfigError(
+                f"algo is {c.algo} and openrlhf.{flag} is {value}, but {why}; leave it out"
+            )
+    if c.flag("critic.save_value_network") and c.flag("ds.lora.rank"):
+        raise ConfigError(
+            "openrlhf.critic.save_value_network is on with openrlhf.ds.lora.rank, but OpenRLHF "
+            "saves the adapter without the critic's head; use one of the two"
+        )
 
 
-def _rows(c: R3Config) -> dict[str, Any]:
-    size = f"rollout.batch_size {c.rollout.batch_size} x n_samples_per_prompt {c.rollout.n_samples_per_prompt}"
-    return dict(rows=f"{c.rows_per_step} rows of a step ({size})")
+def _check_lengths(c: R3Config) -> None:
+    chunk = c.train.logits_chunk_tokens
+    if chunk is not None and c.flag("actor.entropy_coef") is not None:
+        raise ConfigError(
+            f"train.logits_chunk_tokens is {chunk}, but the entropy bonus of "
+            "openrlhf.actor.entropy_coef needs all logits; use one of the two"
+        )
+    if c.data.max_len <= c.rollout.max_new_tokens:
+        raise ConfigError(
+            f"data.max_len is {c.data.max_len} and rollout.max_new_tokens is "
+            f"{c.rollout.max_new_tokens}: no room is left for a prompt; data.max_len counts "
+            "prompt and response together"
+        )
 
 
-def _uneven_pass(c: R3Config) -> dict[str, Any]:
-    size = c.train.micro_batch_size * c.num_policy_ranks
-    uneven = not c.train.dynamic_batch and (
-        size > c.train_batch_size or c.train_batch_size % size
+def _check_batches(c: R3Config) -> None:
+    ranks = c.num_policy_ranks
+    rows = (
+        f"{c.rows_per_step} rows of a step (rollout.batch_size {c.rollout.batch_size} x "
+        f"n_samples_per_prompt {c.rollout.n_samples_per_prompt})"
     )
-    return dict(size=size) if uneven else {}
+    if ranks > c.rows_per_step:
+        raise ConfigError(
+            f"cluster has {ranks} ranks, more than the {rows}; use fewer GPUs or a larger batch"
+        )
+    batch = c.train_batch_size
+    if batch > c.rows_per_step or c.rows_per_step % batch:
+        raise ConfigError(f"train.batch_size is {batch}, which does not divide the {rows}")
+    rows_per_pass = c.train.micro_batch_size * ranks
+    divides = rows_per_pass <= batch and batch % rows_per_pass == 0
+    if not c.train.dynamic_batch and not divides:
+        raise ConfigError(
+            f"train.micro_batch_size {c.train.micro_batch_size} on {ranks} ranks makes "
+            f"{rows_per_pass} rows per pass, which does not divide train.batch_size {batch}"
+        )
+    if c.rows_per_step // c.rollout.micro_batch_size < ranks:
+        raise ConfigError(
+            f"rollout.micro_batch_size is {c.rollout.micro_batch_size}: the {rows} make fewer "
+            f"micro-batches than there are ranks ({ranks})"
+        )
 
 
-def _short_batches(c: R3Config) -> Iterator[dict[str, Any]]:
-    for section in ("train", "rollout") if c.train.dynamic_batch else ():
-        tokens = getattr(c, section).max_tokens_per_gpu
-        if tokens is not None and tokens < c.data.max_len:
-            yield dict(section=section, tokens=tokens)
-
-
-def _without_flash(c: R3Config) -> Iterator[dict[str, Any]]:
+def _check_batches_by_tokens(c: R3Config) -> None:
+    if c.train.dynamic_batch:
+        for name in ("train", "rollout"):
+            tokens = getattr(c, name).max_tokens_per_gpu
+            if tokens is not None and tokens < c.data.max_len:
+                raise ConfigError(
+                    f"{name}.max_tokens_per_gpu is {tokens}, but one row may have "
+                    f"data.max_len={c.data.max_len} tokens and cannot be split; use "
+                    f"{c.data.max_len} or more, or a smaller data.max_len"
+                )
     for name in ("packing", "dynamic_batch"):
         if getattr(c.train, name) and "flash" not in c.model.attn_implementation:
-            yield dict(name=name)
-
-
-def _always(_: R3Config) -> bool:
-    return True
-
-
-Condition = Callable[[R3Config], Any]
-# group -> does it concern this run, and its conditions, which are those of between_sections.toml
-_CONDITIONS: dict[str, tuple[Condition, dict[str, Condition]]] = {
-    "run": (
-        _always,
-        {
-            "text": lambda c: _first(_objects(c)),
-            "no_environment": lambda c: (
-                _is_known(c) and c.algorithm.environment and not c.is_agentic
-            ),
-        },
-    ),
-    "environment": (
-        lambda c: c.is_agentic and _is_known(c),
-        {
-            "algo": lambda c: not c.algorithm.environment,
-            "path": lambda c: c.data.path != f"{ENVIRONMENT}{c.agents.environment}",
-            "tasks": lambda c: c.data.max_samples is None,
-            "held_out": lambda c: (
-                c.held_out.path != (c.data.path if c.held_out.max_samples else None)
-            ),
-            "ahead": lambda c: c.is_async,
-            "filter": lambda c: c.filters_groups,
-            "keys": lambda c: _first(_set_with_an_environment(c)),
-        },
-    ),
-    "tools": (
-        lambda c: c.agents.tools,
-        {
-            "environment": lambda c: c.is_agentic,
-            "states": lambda c: c.exploration.rrl.ratio > 0,
-            "critic": lambda c: c.algorithm.has_critic,
-        },
-    ),
-    "agent_file": (
-        lambda c: c.flag("train.agent_func_path") is not None,
-        {
-            "other": lambda c: _first(
-                {"key": key, "value": _value(c, key)}
-                for key in _AGENT_FILE_DOES
-                if _value(c, key)
-            ),
-        },
-    ),
-    "async": (
-        lambda c: c.is_async,
-        {
-            "odd": lambda c: c.cluster.gpus_per_node % 2,
-            "tensor_parallel": lambda c: (
-                c.num_policy_ranks % c.cluster.vllm_tensor_parallel_size
-            ),
-            "sleep": lambda c: c.cluster.enable_sleep,
-            "deterministic": lambda c: c.train.deterministic,
-        },
-    ),
-    "filtering": (
-        lambda c: c.filters_groups,
-        {
-            "replay": _filtered_replay,
-            "states": lambda c: c.exploration.rrl.ratio,
-            "advantages": lambda c: c.algorithm.own_advantages,
-        },
-    ),
-    "mechanisms": (
-        _always,
-        {"unknown": _unknown_mechanisms, "keys": lambda c: _first(_keys_of_others(c))},
-    ),
-    "rehearsal": (
-        lambda c: "replay" in c.algorithm.mechanisms,
-        {
-            "until": lambda c: (
-                c.replay.rehearse.until is not None and not c.replay.rehearse.share
-            ),
-        },
-    ),
-    "collection": (
-        lambda c: c.rollout.collect.share,
-        {
-            "budget": lambda c: c.train.max_generated_tokens is None,
-            "ahead": lambda c: c.is_async,
-        },
-    ),
-    "warm_start": (
-        lambda c: c.keeps_history and c.replay.imported.warm_start,
-        {
-            "nothing": lambda c: not c.has_imported,
-        },
-    ),
-    # a run that was trained before this was refused can still be looked at
-    "imported": (
-        lambda c: c.keeps_history and not is_looking(),
-        {
-            "nothing": lambda c: c.replay.imported.use != _DEFAULT_USE and not c.has_imported,
-            "recall": lambda c: c.replay.imported.use == "recall" and not c.replay.enabled,
-            "rehearse": lambda c: (
-                c.replay.imported.use == "rehearse" and not c.replay.rehearse.share
-            ),
-        },
-    ),
-    "estimator": (
-        lambda c: c.algorithm.own_advantages and not c.algorithm.environment,
-        {
-            "two": lambda c: (
-                c.algorithm.advantages is not None and c.advantage.function != "group_norm"
-            ),
-            "unread": lambda c: _first(_unread_by_estimator(c)),
-            "ranking": lambda c: (
-                c.ranking.enabled
-                and not c.estimator.reads_failures
-                and {"name": _estimator_name(c)}
-            ),
-        },
-    ),
-    "loss": (
-        _always,
-        {
-            "two": _other_loss,
-            "of_response": lambda c: (
-                c.loss.of_response
-                and c.train.loss_aggregation == LossAggregation.TOKEN_MEAN
-                and {"name": c.loss_name}
-            ),
-            "bound": lambda c: _first(_bounds_without_loss(c)),
-            "recalled": lambda c: (
-                "recalled" in c.loss.reads
-                and not c.loss.of_user
-                and not c.replay.enabled
-                and {"name": c.loss_name}
-            ),
-            "exgrpo": lambda c: (
-                c.loss is LOSSES["exgrpo"]
-                and c.replay.old_logprobs != OldLogprobs.BEHAVIOUR
-                and {"name": c.loss_name}
-            ),
-        },
-    ),
-    "critic": (
-        lambda c: c.algorithm.has_critic,
-        {
-            "untested": lambda c: _first(_untested_with_a_critic(c)),
-            "adapter": lambda c: c.flag("critic.save_value_network") and c.flag("ds.lora.rank"),
-        },
-    ),
-    "lengths": (
-        _always,
-        {
-            "entropy": lambda c: (
-                c.train.logits_chunk_tokens is not None
-                and c.flag("actor.entropy_coef") is not None
-            ),
-            "prompt": lambda c: c.data.max_len <= c.rollout.max_new_tokens,
-        },
-    ),
-    "batches": (
-        _always,
-        {
-            "ranks": lambda c: c.num_policy_ranks > c.rows_per_step and _rows(c),
-            "update": lambda c: (
-                (c.train_batch_size > c.rows_per_step or c.rows_per_step % c.train_batch_size)
-                and _rows(c)
-            ),
-            "pass": _uneven_pass,
-            "rollout": lambda c: (
-                c.rows_per_step // c.rollout.micro_batch_size < c.num_policy_ranks and _rows(c)
-            ),
-            "tokens": lambda c: _first(_short_batches(c)),
-            "flash": lambda c: _first(_without_flash(c)),
-        },
-    ),
-}
+            raise ConfigError(
+                f"train.{name} needs flash attention, but model.attn_implementation is "
+                f"{c.model.attn_implementation}; use flash_attention_2 or train.{name}=false"
+            )

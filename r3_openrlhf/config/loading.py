@@ -27,7 +27,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from r3_openrlhf.config import ENVIRONMENT, R3Config
-from r3_openrlhf.config.between_sections import check_given
+from r3_openrlhf.config.given_keys import check_given
 from r3_openrlhf.config.sources import SOURCES
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import IMPORT_KEYS, is_import_path, nearest
