@@ -46,6 +46,7 @@ from r3_openrlhf.runs.stop_request import GO_ON, SIGNALS, ignore_signals_in_chil
 
 FAILED, LOST, BAD_NODE = 1, 86, 87
 START_S = 600.0  # for all nodes to come together
+VERDICT_S = 40.0  # Ray calls a node lost after 15 to 20 s, five health checks
 TIDY_S = 10.0  # for what was killed to be gone
 PACE_S = 0.2  # between two looks at what is waited for
 STARTS_WITHOUT_PROGRESS = 3
@@ -166,8 +167,13 @@ class Agent:
     def _raise_lost(self) -> None:
         for name, process in self.watched.items():
             if process.poll() is not None:
-                why = self._last_words("watch") if name == "the watch" else ""
-                raise Ended(LOST, why or f"{name} ended with {process.returncode}")
+                last = self._last_words("watch") if name == "the watch" else ""
+                why = (
+                    last
+                    if last.startswith(ray_on_nodes.LOST)
+                    else f"{name} ended with {process.returncode}"
+                )
+                raise Ended(LOST, why)
 
     def _last_words(self, name: str) -> str:
         """Return the last line that a process with this `output` has printed."""
@@ -290,10 +296,19 @@ class Agent:
             time.sleep(PACE_S)  # only the pace of asking
         if self.signal is not None and code == -self.signal:  # it did not listen yet
             code = GO_ON
+        if self.num_nodes > 1 and code not in (0, GO_ON):
+            self._wait_for_verdict()
         raise Ended(
             128 - code if code < 0 else code,
             f"{Path(self.options.command[0]).name} ended with {code}",
         )
+
+    def _wait_for_verdict(self) -> None:
+        """Give Ray the time to notice a lost node, whose broken connections the command has seen at once. Raises Ended."""
+        deadline = time.monotonic() + VERDICT_S
+        while time.monotonic() < deadline and self.signal is None:
+            self._raise_lost()
+            time.sleep(PACE_S)  # only the pace of asking
 
     def _leave(self, ended: Ended) -> int:
         """Say how the job ended. The head's code ends other agents; the job script reads it."""

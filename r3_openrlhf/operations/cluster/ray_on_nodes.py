@@ -20,6 +20,7 @@ from r3_openrlhf.machine.ports import free_port
 from r3_openrlhf.operations.cluster import ClusterError
 
 NODE_LABEL = "r3-node"
+LOST = "Ray lost"  # how the watch's last line begins
 # Rollouts of a step go through Ray's object store, weights do not. Ray spills to disk.
 MAX_OBJECT_STORE = 32 * 2**30  # bytes
 MIN_OBJECT_STORE = 80 * 2**20  # Ray takes no less than 75 MiB (ray_constants)
@@ -114,7 +115,9 @@ def main() -> None:
     sys.stdout.flush()
     while not (gone := wanted - living()):
         time.sleep(1)  # only the pace of asking
-    sys.stdout.write(f"Ray lost {', '.join(sorted(gone))}\n")
+    sys.stdout.write(f"{LOST} {', '.join(sorted(gone))}\n")
+    sys.stdout.flush()
+    os._exit(0)  # Ray's own end may hang on what is lost
 
 
 if __name__ == "__main__":

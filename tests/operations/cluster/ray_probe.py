@@ -1,4 +1,5 @@
-"""What the job's Ray looks like from its command, as JSON into RUN_DIR/probe.json; then waits for RUN_DIR/go.
+"""What the job's Ray looks like from its command, as JSON into RUN_DIR/probe.json; then waits for RUN_DIR/go. With --calls
+it asks its actors meanwhile, as a run does, and fails when one is gone.
 
 A signal is written down in RUN_DIR/heard; whether Ray still works at the end, in RUN_DIR/after.json."""
 
@@ -37,6 +38,8 @@ seen["workers"] = sorted(ray.get([worker.node.remote() for worker in workers]))
 for number in (signal.SIGTERM, signal.SIGUSR1):  # as a run does
     signal.signal(number, lambda *_: (run_dir / "heard").touch())
 while not (run_dir / "go").exists():
+    if "--calls" in sys.argv:
+        ray.get([worker.node.remote() for worker in workers])
     time.sleep(0.2)  # only the pace of asking
 still = sorted(ray.get([worker.node.remote() for worker in workers], timeout=600))
 (run_dir / "after.json").write_text(json.dumps(still))
