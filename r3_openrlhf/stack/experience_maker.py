@@ -108,6 +108,18 @@ class StockExperienceMaker(RemoteExperienceMaker):
         self._report(batch, self._gaps(experiences, self.rollouts), explained)
         return experiences
 
+    def make_experience(self, samples_list: list[Experience]) -> list[Experience]:
+        """Run upstream's forward passes. TrainingStopped: a log-prob of the policy is not finite; those of
+        engines are checked when they arrive (engine_faults.py)."""
+        experiences = super().make_experience(samples_list)
+        for experience in experiences:
+            if not experience.action_log_probs[experience.action_mask.bool()].isfinite().all():
+                raise TrainingStopped(
+                    f"step {self.step + 1}: log-probs of the policy are not finite before the update; a lower "
+                    "train.learning_rate usually helps. The newest checkpoint is from before this step"
+                )
+        return experiences
+
     def split_rollout_samples(self, rollout_samples: list[Experience]) -> list[Experience]:
         """Micro-batches for forward passes: of equal number on all ranks, and of rows if fixed.
         With train.dynamic_batch none exceeds rollout.max_tokens_per_gpu tokens, but for one row."""

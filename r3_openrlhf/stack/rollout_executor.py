@@ -30,7 +30,7 @@ from r3_openrlhf.rewards.thinking import as_graded, response_text
 from r3_openrlhf.runs.endings import Ending, ending_of
 from r3_openrlhf.stack.agents.tools import Tools
 from r3_openrlhf.stack.convert import Run, response_of
-from r3_openrlhf.stack.engine_faults import fault_of, grade_of_fault
+from r3_openrlhf.stack.engine_faults import checked_logprobs, fault_of, grade_of_fault
 from r3_openrlhf.stack.environment import config_from_environment, on_cpu
 from r3_openrlhf.stack.recorded_rollouts import (
     PLAYBACK,
@@ -238,7 +238,8 @@ class AgentExecutor(SamplingExecutor):
             if self.playback is not None:
                 # as many responses at once as with an engine, in the same order
                 await asyncio.sleep(0)
-                return read_response(self.playback / f"{key}.npz")
+                ids, logprobs_TK, reason = read_response(self.playback / f"{key}.npz")
+                return ids, *checked_logprobs(logprobs_TK, reason)
             path = self.record and self.record / f"{key}.npz"
             # vLLM 0.29 on a CPU dies of seeded requests in mixed batches (rollout_engine.py)
             seeded = self.config.train.deterministic or not on_cpu()
@@ -248,7 +249,7 @@ class AgentExecutor(SamplingExecutor):
         logprobs_TK = logprobs_array(output.logprobs, len(ids))  # column 0: sampled
         if path is not None:
             write_response(path, ids, logprobs_TK, reason)
-        return ids, logprobs_TK, reason
+        return ids, *checked_logprobs(logprobs_TK, reason)
 
     def _bounds(self, logprobs_Tk: np.ndarray, *, vocab_size: int) -> EntropyBounds:
         """Both statistics grow with every H_t: of lower bounds they are lower, of upper upper."""
@@ -269,7 +270,7 @@ TOP_LOGPROBS = 20
 
 
 def logprobs_array(logprobs, num_tokens: int) -> np.ndarray:
-    """vLLM's flat log-probs, float32 [T, 1 + k]: the sampled token first, then the likeliest."""
+    """vLLM's flat log-probs, float32 [T, 1 + k]: the sampled token first, then the likeliest. None becomes NaN."""
     values = np.array(logprobs.logprobs, dtype=np.float32)
     if num_tokens == 0 and len(values) == 0:  # given up before the first token
         return values.reshape(0, 1)

@@ -25,7 +25,7 @@ from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.rewards.exchange import Grade
 from r3_openrlhf.runs.endings import Ending, ending_of
 from r3_openrlhf.stack.convert import Run, response_of
-from r3_openrlhf.stack.engine_faults import fault_of, grade_of_fault, is_fault
+from r3_openrlhf.stack.engine_faults import checked_logprobs, fault_of, grade_of_fault, is_fault
 from r3_openrlhf.stack.rollout_executor import SamplingExecutor, logprobs_array
 
 # of a response without tokens
@@ -143,9 +143,12 @@ class AgentExecutor(SamplingExecutor):
         params = self.sampling(sampling_params, hf_tokenizer, logprobs=0)
         prompt_ids = hf_tokenizer(text=prompt, add_special_tokens=False)["input_ids"]
         output = (await llm_engine.generate(prompt_ids, params)).outputs[0]
-        ids, reason = list(output.token_ids), str(output.finish_reason)
+        ids = list(output.token_ids)
+        logprobs_T1, reason = checked_logprobs(
+            logprobs_array(output.logprobs, len(ids)), str(output.finish_reason)
+        )
         fault = fault_of(reason, num_tokens=len(ids))
-        run = Run(ids, logprobs_array(output.logprobs, len(ids))[:, 0])
+        run = Run(ids, logprobs_T1[:, 0])
         text = hf_tokenizer.decode(ids, skip_special_tokens=True)
         facts = {"turn_prompt": prompt, "text": text, "finish_reason": reason, "fault": fault}
         return made(
