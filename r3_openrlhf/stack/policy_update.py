@@ -33,7 +33,6 @@ from r3_openrlhf.stack.idle_rows import (
 )
 
 NO_ROWS = 1e-12  # upstream divides by the counts of a micro-batch (ppo_actor.py:219)
-HARMLESS = -1.0  # log-prob, new and old, that a loss is given at masked places
 RECALLED = (
     "recalled"  # info of a row: 1 from the history, else 0; only where the loss asks for it
 )
@@ -308,10 +307,7 @@ class OwnLoss:
         recalled_B1 = torch.zeros(len(log_probs), 1, dtype=torch.bool, device=log_probs.device)
         if self.recalled_B is not None:
             recalled_B1[:, 0] = torch.tensor([bool(recalled) for recalled in self.recalled_B])
-        # upstream writes 0 at masked places, where a loss's slope may be infinite: 0 times infinity is NaN
         seen_BA = action_mask.bool()
-        log_probs = log_probs.where(seen_BA, HARMLESS)
-        old_log_probs = old_log_probs.where(seen_BA, HARMLESS)
         loss_BA, clipped_BA = self.loss.of(
             log_probs,
             old_log_probs,

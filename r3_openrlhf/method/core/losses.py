@@ -6,8 +6,8 @@ A function of one's own joins it by import path, `train.loss=my_losses.py:plain`
         return -advantages * logprobs
 
 All are float [B, A]; the result has the loss of each token [B, A], or it and which tokens were
-clipped, bool [B, A]. Where the mask is 0 a value counts nothing. The function may also name `settings`
-(LossSettings) and `recalled`, bool [B, 1]: the rows from the history.
+clipped, bool [B, A]. Where the mask is 0 both log-probs are -1, and a value counts nothing. The
+function may also name `settings` (LossSettings) and `recalled`, bool [B, 1]: the rows from the history.
 
 r = exp(log pi - log pi_old). B rows, A action positions."""
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 GMPO_BOUND = 0.4  # on a token's log-ratio, arXiv 2507.20673
 SAPO_TAU_POSITIVE, SAPO_TAU_NEGATIVE = 1.0, 1.05  # arXiv 2511.20347
 SHAPING = 0.1  # c of ExGRPO and LUFFY
+HARMLESS = -1.0  # log-prob, new and old, that a loss is given at masked places
 
 
 class LossSettings(NamedTuple):
@@ -66,7 +67,9 @@ class TokenLoss:
     ) -> tuple[Tensor, Tensor | None]:
         """Return the loss of each token, and which tokens are clipped; None: nothing is.
 
-        ValueError: the function returned another shape."""
+        At masked places the function sees HARMLESS: loops pad with 0, where the slope of a loss may be
+        infinite, and 0 times infinity is NaN. ValueError: the function returned another shape."""
+        now, old = (logprobs.where(mask.bool(), HARMLESS) for logprobs in (now, old))
         facts = named_by(self.function, {"settings": settings, "recalled": recalled})
         result = self.function(now, old, advantages, mask, **facts)
         loss, clipped = result if isinstance(result, tuple) else (result, None)
@@ -185,24 +188,24 @@ def loss_of_user(key: str, path: str, function: Any) -> TokenLoss:
 def _try(loss: TokenLoss) -> None:
     import torch
 
-    logprobs = (-torch.arange(1.0, 21.0).reshape(4, 5) / 10).requires_grad_()
-    mask = (torch.arange(5) < torch.tensor([[5], [3], [1], [4]])).float()
-    advantages = torch.tensor([[1.0], [1.0], [-1.0], [-1.0]]).expand(4, 5) * mask
+    seen = torch.arange(5) < torch.tensor([[5], [3], [1], [4]])
+    # as OpenRLHF pads them
+    logprobs = (-torch.arange(1.0, 21.0).reshape(4, 5) / 10).where(seen, 0.0)
+    advantages = torch.tensor([[1.0], [1.0], [-1.0], [-1.0]]) * seen
     recalled = torch.tensor([[False], [False], [False], [True]])
-    per_token, _ = loss.of(
-        logprobs,
-        (logprobs - 0.1).detach(),
-        advantages,
-        mask,
-        settings=LossSettings(),
-        recalled=recalled,
-    )
-    (per_token * mask).sum().backward()
-    if (
-        not torch.isfinite(per_token[mask.bool()]).all()
-        or not torch.isfinite(logprobs.grad).all()
+    # the first update of a step has log-probs equal to the old ones
+    for gap, where in (
+        (0.1, ""),
+        (0.0, " where its log-prob equals the old one, as in each first update of a step"),
     ):
-        raise ValueError("the loss of a token, or its gradient, is not finite")
+        now = logprobs.clone().requires_grad_()
+        old = (logprobs - gap).where(seen, 0.0)
+        per_token, _ = loss.of(
+            now, old, advantages, seen.float(), settings=LossSettings(), recalled=recalled
+        )
+        (gradient,) = torch.autograd.grad(per_token[seen].sum(), now)
+        if not per_token[seen].isfinite().all() or not gradient.isfinite().all():
+            raise ValueError(f"the loss of a token, or its gradient, is not finite{where}")
 
 
 BOUNDS, ALL = frozenset({"eps_clip_low", "eps_clip_high"}), frozenset(LossSettings._fields)

@@ -1,11 +1,13 @@
 """Losses of a token: each written out in plain numbers, and upstream's own."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
-from r3_openrlhf.method.core.losses import LOSSES, LossSettings
+from r3_openrlhf.method.core.losses import LOSSES, LossSettings, loss_of_user
+from r3_openrlhf.method.errors import ConfigError
 
 
 def rows(seed, count=12, width=7):
@@ -152,3 +154,41 @@ def test_masked_places_are_harmless_whatever_the_loss_does_at_log_prob_0(functio
     loss.backward()
     assert loss.isfinite() and now.grad.isfinite().all()
     assert (now.grad[~mask] == 0).all() and (now.grad[mask] != 0).any()
+
+
+MASKED = Path(__file__).parents[4] / "shared/data/turn5/own_loss_masked.py"
+
+
+@pytest.mark.parametrize("function", [_unlikelihood, _focal, _inverse])
+def test_a_loss_that_is_not_finite_at_log_prob_0_passes_its_trial(function):
+    """Padding has log-prob 0, and no loss sees it."""
+    loss = loss_of_user("train.loss", "x.py:f", function)
+    now = torch.tensor([[-0.5, 0.0]], requires_grad=True)
+    mask = torch.tensor([[1.0, 0.0]])
+    per_token, _ = loss.of(
+        now, now.detach(), mask, mask, settings=LossSettings(), recalled=mask[:, :1].bool()
+    )
+    (per_token * mask).sum().backward()
+    assert per_token.isfinite().all() and now.grad.isfinite().all() and now.grad[0, 1] == 0
+
+
+@pytest.mark.parametrize("name", ["unlikely", "near_certain"])
+def test_the_given_losses_pass_their_trial(name):
+    if not MASKED.is_file():
+        pytest.skip("no shared folder beside the checkout")
+    assert LOSSES[f"{MASKED}:{name}"].of_user
+
+
+@pytest.mark.parametrize("slope", ["distance", "square_root"])
+def test_a_loss_without_a_slope_at_ratio_1_is_refused(slope):
+    def distance(now, old, adv, mask):
+        return -(now - old).exp() * adv + 0.01 * ((now - old) ** 2).sqrt()
+
+    def square_root(now, old, adv, mask):
+        return -adv * now + (now - old).clamp(min=0).sqrt()
+
+    function = {"distance": distance, "square_root": square_root}[slope]
+    with pytest.raises(
+        ConfigError, match="gradient, is not finite where its log-prob equals the old one"
+    ):
+        loss_of_user("train.loss", "x.py:f", function)
