@@ -82,7 +82,11 @@ def manifest(
     template = jinja2.Environment(undefined=jinja2.StrictUndefined, **options).from_string(text)
     return template.render(
         entrypoint=entrypoint(config, settings),
-        environment=[{"name": name, "value": value} for name, value in environment.items()],
+        # Kubernetes reads $(NAME) in a value, and $$ as $
+        environment=[
+            {"name": name, "value": value.replace("$", "$$")}
+            for name, value in environment.items()
+        ],
         ray_version=metadata.version("ray"),
         nodes=config.cluster.num_nodes,
         gpus=config.cluster.gpus_per_node,

@@ -231,6 +231,47 @@ def test_no_value_of_a_manifest_is_more_than_a_text(monkeypatch):
     validate(job)
 
 
+TYPED = (
+    "data.prompt_template='{problem} Let $x$ be it, in $(date) or `id`.'",
+    "rollout.stop=['a,b', \"it\\'s\", '\\\\', '!']",
+    'logging.wandb_project="a  \\"b\\" #c & d | e > f; * ~ %PATH% ^"',
+)
+
+
+@pytest.mark.slow
+def test_settings_of_a_manifest_arrive_as_typed(dashboard, monkeypatch, tmp_path):
+    """KubeRay's HTTPMode posts the entrypoint to the head's dashboard, whose shell reads it."""
+    from ray.job_submission import JobSubmissionClient
+
+    monkeypatch.setenv("WANDB_NOTES", "$(HOME) costs 5$ or $$5")
+    pods = ("--manifest", "--image=I", "--claim=runs", "--mount=/runs")
+    result = r3("submit", "ray", "experiment=cpu_smoke", "run_dir='/runs/a b'", *TYPED, *pods)
+    job = OmegaConf.to_container(OmegaConf.create(result.stdout.replace("${", "$ {")))
+    validate(job)
+    head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+    (notes,) = [each for each in head["env"] if each["name"] == "WANDB_NOTES"]
+    # of which Kubernetes makes what was set
+    assert notes["value"] == "$$(HOME) costs 5$$ or $$$$5"
+    assert job["spec"]["submissionMode"] == "HTTPMode"
+    program = tmp_path / "r3"
+    seen = tmp_path / "seen"
+    program.write_text(
+        f"#!{sys.executable}\nimport json, sys\njson.dump(sys.argv[1:], open({str(seen)!r}, 'w'))\n"
+    )
+    program.chmod(0o755)
+    runtime = {"env_vars": {"PATH": f"{tmp_path}:{os.environ['PATH']}"}}
+    client = JobSubmissionClient(dashboard[0])
+    number = client.submit_job(entrypoint=job["spec"]["entrypoint"], runtime_env=runtime)
+    until(lambda: client.get_job_status(number).is_terminal(), what="the job's end")
+    assert json.loads(seen.read_text()) == [
+        "train",
+        "experiment=cpu_smoke",
+        *TYPED,
+        "cluster.num_nodes=1",
+        "run_dir=/runs/a b",
+    ]
+
+
 def test_what_a_manifest_needs():
     assert (
         "--manifest needs --image and --claim and --mount too"
