@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import shutil
 import typing
 from pathlib import Path
 
@@ -216,6 +217,43 @@ def test_an_experiment_may_be_a_file_elsewhere(tmp_path):
     ):
         with pytest.raises(ConfigError, match=f"{name}.yaml {words}"):
             load_config(str(file.with_name(f"{name}.yaml")), [])
+
+
+SHIPPED = [f"{file.parent.name}/{file.stem}" for file in sorted(CONFIGS.glob("*/*.yaml"))]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_file_with_a_shipped_name_is_never_passed_over(name, tmp_path):
+    """Named itself, as a preset, in another's defaults: Hydra would take the package's."""
+    body = "# @package _global_\nrun_dir: x\nmodel: {path: tiny}\ndata: {path: y}\n"
+    body += "train: {learning_rate: 0.125}\n"
+    own, other = tmp_path / f"{name}.yaml", tmp_path / "mine" / "other.yaml"
+    for file in (own, other, tmp_path / "train.yaml"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(body)
+    refused = (
+        f"{re.escape(str(own))} has the name of a shipped file, which would be read instead"
+    )
+    in_defaults = body.replace("run_dir", f"defaults: [/{name}, _self_]\nrun_dir")
+    for file, text, typed in [
+        (own, body, []),
+        (other, body, [f"algo={own.stem}"] if name.startswith("algo/") else None),
+        (other, in_defaults, []),
+    ]:
+        file.write_text(text)
+        if typed is not None:
+            with pytest.raises(ConfigError, match=refused):
+                load_config(str(file), typed)
+    other.write_text(body)
+    assert load_config(str(other), []).train.learning_rate == 0.125
+    renamed = own.rename(own.with_name("another.yaml"))
+    assert load_config(str(renamed), []).train.learning_rate == 0.125
+
+
+def test_a_copy_of_the_shipped_files_is_read(tmp_path):
+    shutil.copytree(CONFIGS, tmp_path / "configs")
+    file = tmp_path / "configs" / "experiment" / "cpu_smoke.yaml"
+    assert load_config(str(file), ["algo=grpo"]) == load_config("cpu_smoke", ["algo=grpo"])
 
 
 def test_every_preset_is_known_here():

@@ -20,9 +20,11 @@ from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType, Quote, QuotedString
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
@@ -117,6 +119,8 @@ def load_config(experiment: str, overrides: list[str], *, for_arms: bool = False
         settings.append(f"+algo={preset}")
     try:
         with initialize_config_dir(config_dir=str(CONFIGS.resolve()), version_base="1.3"):
+            if experiment.endswith(".yaml"):
+                _files_of(experiment, [*UNUSED, *settings])
             composed = compose(config_name="train", overrides=[*UNUSED, *settings])
     except HydraException as error:
         raise ConfigError(
@@ -166,6 +170,27 @@ def _experiment_of(experiment: str) -> list[str]:
             f"experiment {quoted(experiment)} does not exist in configs/experiment; {nearest(experiment, known)}"
         )
     return [f"+experiment={experiment}"]
+
+
+def _files_of(experiment: str, overrides: list[str]) -> list[Path]:
+    """List the files that Hydra composes for this experiment; later ones win.
+
+    Inside `initialize_config_dir`. ConfigError: the experiment, or a file next to it, would be
+    read from the package, whose folders come first."""
+    folder = Path(experiment).expanduser().absolute().parents[1]
+    loader = GlobalHydra.instance().config_loader()
+    files = []
+    for each in loader.compute_defaults_list("train", overrides, RunMode.RUN).defaults:
+        # the root is ours alone
+        if each.config_path is None or each.config_path == "train":
+            continue
+        named, shipped = (base / f"{each.config_path}.yaml" for base in (folder, CONFIGS))
+        if named.is_file() and shipped.is_file() and named.read_bytes() != shipped.read_bytes():
+            raise ConfigError(
+                f"{named} has the name of a shipped file, which would be read instead of it; rename it"
+            )
+        files.append(named if named.is_file() else shipped)
+    return [file for file in files if file.is_file()]
 
 
 def _keys_beside_algo(experiment: str) -> set[str]:
