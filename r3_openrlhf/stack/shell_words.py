@@ -4,9 +4,11 @@ Known: assignments, defaults (`${A:-1}`), arrays, sums (`$((2 * A))`), quotes, c
 (an unknown word fits its first part), and commands in quotes, as `srun bash -c "..."` has them. Of an `if` all
 assignments count. `$(...)` stays as it is, but for `$(... || echo 1)`, which is 1."""
 
+import ast
 import contextlib
+import operator
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -78,39 +80,59 @@ class _Case:
 
 
 def _search(text: str, module: re.Pattern[str], known: Known) -> list[str] | None:
+    """Follow the statements up to the first command with `module`; `known` learns their variables."""
     cases: list[_Case] = []
     for raw, end in _statements(text):
         raw = _in_cases(raw, end, cases, known)
         while raw and raw[0] in _BEFORE:
             raw = raw[1:]
-        if not raw or not all(case.reads for case in cases):
+        is_skipped = not all(case.reads for case in cases)
+        if not raw or is_skipped:
             continue
-        if all(map(_ASSIGNMENT.fullmatch, raw)):
-            for name, more, value in (_ASSIGNMENT.fullmatch(word).groups() for word in raw):  # type: ignore[union-attr]
-                is_array = value.startswith("(")
-                words = (
-                    [
-                        one
-                        for word, _ in _statements(value[1:-1])
-                        for one in _expanded(word, known)
-                    ]
-                    if is_array
-                    else []
-                )
-                words = words if is_array else [" ".join(_expanded([value], known))]
-                known[name] = known.get(name, []) * bool(more) + words
-                known[name] = known[name] if is_array else ["".join(known[name])]
+        assignments = _assignments(raw)
+        for assignment in assignments:
+            _assign(assignment, known)
+        if assignments:
             continue
-        words = _expanded(raw, known)
-        for place, word in enumerate(words):
-            if module.fullmatch(word):
-                return words[place + 1 :]
-            if (
-                module.search(word)
-                and word != text
-                and (inner := _search(word, module, known)) is not None
-            ):
-                return inner
+        words = _words_after(_expanded(raw, known), module, known, text)
+        if words is not None:
+            return words
+    return None
+
+
+def _assignments(words: Sequence[str]) -> list[re.Match[str]]:
+    """Return the assignments of a statement that has nothing else; [] for any other statement."""
+    matches = [_ASSIGNMENT.fullmatch(word) for word in words]
+    assignments = [match for match in matches if match is not None]
+    return assignments if len(assignments) == len(words) else []
+
+
+def _assign(assignment: re.Match[str], known: Known) -> None:
+    """Store what NAME=VALUE, NAME=(WORDS) or one of them with += gives to the variable."""
+    name, more, value = assignment.groups()
+    before = known.get(name, []) if more else []
+    if not value.startswith("("):
+        known[name] = ["".join(before) + _filled_word(value, known)]
+        return
+    elements: list[str] = []
+    for raw, _ in _statements(value[1:-1]):
+        elements += _expanded(raw, known)
+    known[name] = before + elements
+
+
+def _words_after(
+    words: list[str], module: re.Pattern[str], known: Known, text: str
+) -> list[str] | None:
+    """Return the words after `module` of a command, or of one in its quotes; None without it.
+
+    text: what the command was read from; a word that is all of it would be read for ever."""
+    for place, word in enumerate(words):
+        if module.fullmatch(word):
+            return words[place + 1 :]
+        if module.search(word) and word != text:
+            quoted = _search(word, module, known)
+            if quoted is not None:
+                return quoted
     return None
 
 
@@ -207,12 +229,36 @@ def _filled(text: str, known: Known) -> str:
     return _VARIABLE.sub(value, text)
 
 
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
 def _sum(text: str, known: Known) -> str | None:
     """Compute what is between `$((` and `))`; None: it is more than whole numbers and + - * / %."""
     text = re.sub(r"[a-zA-Z_]\w*", lambda name: " ".join(known.get(name[0], ["?"])), text)
     if not re.fullmatch(r"[\d\s()+*/%-]+", text) or "**" in text:
         return None
     text = re.sub(r"\b0(?=\d)", "0o", text)  # bash reads 010 as 8
-    with contextlib.suppress(SyntaxError, ZeroDivisionError):
-        return str(eval(text.replace("/", "//"), {}))  # noqa: S307, digits and operators alone
+    with contextlib.suppress(SyntaxError, ZeroDivisionError, ValueError):
+        tree = ast.parse(text.replace("/", "//").lstrip(" \t"), mode="eval")
+        return str(_value(tree.body))
     return None
+
+
+def _value(node: ast.expr) -> int:
+    """Compute an expression of whole numbers. ValueError: something else is in it."""
+    match node:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+            return _value(operand)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand)
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
+            return _OPERATORS[type(sign)](_value(left), _value(right))
+    raise ValueError(f"{ast.unparse(node)} is no sum of whole numbers")

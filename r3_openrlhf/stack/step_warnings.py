@@ -38,31 +38,37 @@ def early_warnings(rollouts: Sequence[Rollout], *, step: int) -> dict[str, str]:
     """Kind of trouble -> a sentence about it, for the rollouts of one step (`step` is from 1).
     After FIRST_STEPS only what could not be graded is worth one. Nothing stops here: a hard problem
     set looks like a broken grader, and only a person can tell."""
-    found, total = {}, len(rollouts)
-    graded = [rollout for rollout in rollouts if rollout.verdict is not Verdict.UNGRADED]
-    correct = [
-        rollout.graded_reward for rollout in graded if rollout.verdict is Verdict.CORRECT
-    ]
-    wrong = [rollout.graded_reward for rollout in graded if rollout.verdict is Verdict.WRONG]
-    truncated = sum(rollout.truncated for rollout in rollouts)
-    if len(graded) < total:
-        found["ungraded"] = f"step {step}: {ungraded_sentence(rollouts)}"
+    warnings: dict[str, str] = {}
+    total = len(rollouts)
+    correct = _rewards(rollouts, Verdict.CORRECT)
+    wrong = _rewards(rollouts, Verdict.WRONG)
+    num_graded = len(correct) + len(wrong)
+    if num_graded < total:
+        warnings["ungraded"] = f"step {step}: {ungraded_sentence(rollouts)}"
     if step > FIRST_STEPS or not rollouts:
-        return found
+        return warnings
+    truncated = sum(rollout.truncated for rollout in rollouts)
     if truncated >= NEARLY_ALL * total:
-        found["truncated"] = SENTENCES["truncated"].format(
+        warnings["truncated"] = SENTENCES["truncated"].format(
             step=step, truncated=truncated, total=total
         )
-    if graded and not correct:
-        found["none correct"] = SENTENCES["none_correct"].format(step=step, graded=len(graded))
+    if num_graded and not correct:
+        warnings["none correct"] = SENTENCES["none_correct"].format(
+            step=step, graded=num_graded
+        )
     if correct and wrong and fmean(correct) <= fmean(wrong):
-        facts = {
-            "share": len(correct) / len(graded),
-            "right": fmean(correct),
-            "wrong": fmean(wrong),
-        }
-        found["contradiction"] = SENTENCES["contradiction"].format(step=step, **facts)
-    return found
+        warnings["contradiction"] = SENTENCES["contradiction"].format(
+            step=step,
+            share=len(correct) / num_graded,
+            right=fmean(correct),
+            wrong=fmean(wrong),
+        )
+    return warnings
+
+
+def _rewards(rollouts: Sequence[Rollout], verdict: Verdict) -> list[float]:
+    """Return the rewards of the rollouts with this verdict."""
+    return [rollout.graded_reward for rollout in rollouts if rollout.verdict is verdict]
 
 
 def ungraded_sentence(rollouts: Sequence[Rollout]) -> str:
