@@ -13,7 +13,7 @@ from r3_openrlhf.config import CodeConfig, RewardConfig
 from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.config.reward_functions import BUILT_IN
 from r3_openrlhf.machine.processes.pool import ItemLost, ProcessPool
-from r3_openrlhf.rewards.answers.request import GradeRequest, Outcome
+from r3_openrlhf.rewards.answers.request import SLOW, GradeRequest, Outcome
 from r3_openrlhf.rewards.exchange import Grade, encode_request, grade_of, in_group
 from r3_openrlhf.rewards.functions import Part, combined, part_of
 
@@ -45,10 +45,16 @@ class GradingPools:
 
     def submit(self, task: str, item: msgspec.Raw) -> Future[Outcome]:
         """Queue one item of `task` (exchange.encode_request); a lost one is answered as ungraded,
-        with its reason.
+        with its reason, or as wrong where the response alone is at fault.
 
         Raises:
             ConfigError: there is no such task."""
+        pool = self._pool_of(task)
+        if TASKS[task].runs_programs or TASKS[task].of_user:
+            return pool.submit(item)
+        return grade_or_blame(pool, item)
+
+    def _pool_of(self, task: str) -> ProcessPool[Outcome]:
         with self._lock:
             if task not in self._pools:
                 runs_programs = TASKS[task].runs_programs
@@ -67,7 +73,7 @@ class GradingPools:
                 )
                 if self._is_closed:
                     self._pools[task].close()
-        return self._pools[task].submit(item)
+            return self._pools[task]
 
     def close(self) -> None:
         """End the processes. What still waits is answered `ungraded: closed`."""
@@ -75,6 +81,43 @@ class GradingPools:
             self._is_closed = True
         for pool in self._pools.values():
             pool.close()
+
+
+def grade_or_blame(pool: ProcessPool[Outcome], item: msgspec.Raw) -> Future[Outcome]:
+    """Grade an item; a late one is wrong (SLOW) if its references with another response are in time.
+
+    They get a process of their own and the same time. An item whose process ends stays ungraded:
+    that may be another's doing."""
+    answer = Future[Outcome]()
+
+    def settle(done: Future[Outcome]) -> None:
+        if done.cancelled() or not answer.set_running_or_notify_cancel():
+            return
+        outcome = done.result()
+        if (outcome.verdict, outcome.reason) != ("ungraded", "timeout"):
+            answer.set_result(outcome)
+            return
+        control = pool.submit(_with_plain_response(item))
+        control.add_done_callback(
+            lambda graded: answer.set_result(blame(outcome, graded.result()))
+        )
+
+    def blame(outcome: Outcome, control: Outcome) -> Outcome:
+        if control.verdict == "ungraded":
+            return outcome
+        return Outcome("wrong", SLOW, 0.0, seconds=outcome.seconds)
+
+    grading = pool.submit(item)
+    answer.add_done_callback(lambda one: grading.cancel() if one.cancelled() else None)
+    grading.add_done_callback(settle)
+    return answer
+
+
+def _with_plain_response(item: msgspec.Raw) -> msgspec.Raw:
+    """Replace the response by one that is as large as the first reference, but not equal as a text."""
+    request = msgspec.msgpack.decode(item, type=GradeRequest)
+    response = rf"\boxed{{{request.references[0]} + 0}}" if request.references else r"\boxed{0}"
+    return encode_request(msgspec.structs.replace(request, response=response, truncated=False))
 
 
 def _part_of_lost(lost: ItemLost) -> list[Part]:

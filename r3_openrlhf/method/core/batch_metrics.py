@@ -89,6 +89,7 @@ def batch_metrics(batch: MixedBatch, *, step: int) -> dict[str, float]:
         "r3/advantage/unverified_share": unverified / mass if mass else 0.0,
         "r3/grading/ungraded": float(batch.num_ungraded),
         "r3/grading/ungraded_rate": batch.num_ungraded / num_rollouts,
+        "r3/grading/slow": count(r.reason == "slow" for r in batch.rollouts),
         "response_tokens": float(sum(r.num_sampled_tokens for r in batch.rollouts)),
         **fresh_metrics(batch.rollouts),
     }

@@ -9,6 +9,7 @@ import msgspec
 Word = Literal["correct", "wrong", "ungraded"]
 Result = tuple[Word, str, float | None, str | None]  # verdict, reason, score, extracted
 Extras = dict[str, float | str]  # further values of a reward function, by name
+SLOW = "slow"  # reason of a wrong response that took the grader to a limit, where its references do not
 
 
 class Item(msgspec.Struct, array_like=True, frozen=True):
