@@ -41,6 +41,7 @@ from r3_openrlhf.rewards.answers.values import is_too_large, real_value, same, s
 MAX_SYMBOLIC_CHARS = 400
 MAX_DEPTH = 10
 MAX_CELLS = 40
+MAX_BARS = 16
 
 
 def _parse_arithmetic(expression: str):
@@ -63,6 +64,11 @@ for _name in ("math_verify.parser", "math_verify.grader"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 _DEEP_SUBSCRIPTS = re.compile(r"_\s*\{[^{}]*_\s*\{[^{}]*_")
+_DEEP_POWERS = re.compile(r"(?:\^\s*\{[^{}^]*){5}")
+# functions without brackets
+_CHAIN = re.compile(
+    r"(?:\\(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|ln|exp|lg)(?:h(?![a-zA-Z]))?\s*){6}"
+)
 _PROSE = re.compile(r"(?<![\\a-zA-Z{])[a-zA-Z]{2,} [a-zA-Z]{2,}")  # no product of letters
 _LAST_LETTER = re.compile(r"(?<=\d)[a-zA-Z]$")
 _IN_TEXT = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
@@ -187,11 +193,20 @@ def is_too_complex(answer: str, golds: list[str]) -> bool:
 
     Of 50,000 references of DeepScaleR and the evaluation sets none is nested more than 6 deep.
     """
-    if _DEEP_SUBSCRIPTS.search(answer) and not any(map(_DEEP_SUBSCRIPTS.search, golds)):
-        return True  # each level takes the parser ten times as long
-    return nesting_depth(answer) > max(MAX_DEPTH, *map(nesting_depth, golds)) or answer.count(
-        "&"
-    ) > max(MAX_CELLS, *(gold.count("&") for gold in golds))
+    # each level takes the parser up to ten times as long
+    for slow in (_DEEP_SUBSCRIPTS, _DEEP_POWERS, _CHAIN):
+        if slow.search(answer) and not any(map(slow.search, golds)):
+            return True
+    limits = ((nesting_depth, MAX_DEPTH), (_cells, MAX_CELLS), (_bars, MAX_BARS))
+    return any(count(answer) > max(limit, *map(count, golds)) for count, limit in limits)
+
+
+def _cells(text: str) -> int:
+    return text.count("&")
+
+
+def _bars(text: str) -> int:
+    return text.count("|")
 
 
 def agree(answer: str, gold: str) -> bool:

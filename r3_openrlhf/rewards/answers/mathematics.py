@@ -172,6 +172,8 @@ def _grade_symbolically(found: FinalAnswer, golds: list[str], problem: str) -> R
         ]
     if found.exact and (result := _grade_lists(pairs, found.text, problem)):
         return result
+    if not found.exact and is_too_complex(found.text, golds):
+        return "wrong", "too_large", 0.0, found.text
     parse_answer = parse_any if found.exact else parse_in_text
     readings = {answer: parse_answer(answer) for answer, _ in pairs}
     every = [reading for found_readings in readings.values() for reading in found_readings]
