@@ -6,6 +6,7 @@ with a dynamic batch and ZeRO 2 (:181) only the last micro-batch's gradient surv
 (policy_update.py). Its status (:187) is a mean over micro-batches of numbers that are not means of
 a micro-batch, and of a gradient norm that is the last step's until the step is made."""
 
+import math
 from typing import Any
 
 import ray
@@ -16,6 +17,17 @@ from peft import PeftModel
 from r3_openrlhf.stack import safe_pickles
 from r3_openrlhf.stack.blocked_signals import keep_blocked
 from r3_openrlhf.stack.environment import use_share_of_cores
+from r3_openrlhf.stack.finite_advice import check_loaded
+from r3_openrlhf.stack.finite_updates import (
+    CRITIC_NOT_FINITE,
+    LOSS,
+    OLD_VALUES,
+    RETURNS,
+    REWARDS,
+    VALUES,
+    UpdateWatch,
+    report_true_norms,
+)
 from r3_openrlhf.stack.phases import announce_builds
 from r3_openrlhf.stack.policy_update import AnyNumberOfRows, in_order
 
@@ -28,17 +40,35 @@ UpstreamCriticActor: Any = (
 class R3CriticTrainer(AnyNumberOfRows, ppo_critic.CriticPPOTrainer):
     """Upstream's update loop on windows of any number of micro-batches, as the policy's."""
 
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        report_true_norms(self.critic.optimizer)
+
     def ppo_train(self):
-        """Upstream's update (ppo_critic.py:66) on this step's rows. Returns its means."""
+        """Upstream's update (ppo_critic.py:66) on this step's rows. Returns its means. `critic_grad_norm`
+        is NaN, and CRITIC_NOT_FINITE there, where the update of a rank is not finite."""
+        self._watch = UpdateWatch(self.critic)
         self.lay_out(self.critic)
         with in_order(ppo_critic):
-            return super().ppo_train()
+            status = super().ppo_train()
+        if (name := self._watch.first_not_finite()) is not None:
+            status |= {"critic_grad_norm": math.nan, CRITIC_NOT_FINITE: name}
+        return status
 
     def training_step(self, experience, step, loss_batch_info=None):
         """Upstream's pass over one micro-batch (ppo_critic.py:126)."""
         last, count = self.set_boundary(self.critic, step), self.window_of(step)
         status = super().training_step(experience, step, loss_batch_info)
         tokens = experience.action_mask.sum().item()
+        tensors = {
+            REWARDS: experience.info.get("reward"),
+            RETURNS: experience.returns,
+            OLD_VALUES: experience.values,
+            VALUES: status["values"] if tokens else None,  # a mean, not a number without tokens
+            LOSS: status["critic_loss"],
+        }
+        self._watch.look(tensors, experience.action_mask)
+        norm = self._watch.look_at_step(status["critic_grad_norm"]) if last else 0.0
         if self.args.train.dynamic_batch_enable:
             of_window = self.replay_buffer.dynamic_batch_num_tokens[step] / count
             status["critic_loss"] *= count
@@ -47,7 +77,7 @@ class R3CriticTrainer(AnyNumberOfRows, ppo_critic.CriticPPOTrainer):
         ranks = self.strategy.ds_device_mesh["dp"].size()
         # upstream takes the mean of these over micro-batches and ranks
         status["values"] = status["values"] * tokens * ranks / of_window if tokens else 0.0
-        status["critic_grad_norm"] = status["critic_grad_norm"] * count if last else 0.0
+        status["critic_grad_norm"] = norm * count
         return status
 
 
@@ -77,6 +107,10 @@ class R3CriticActor(UpstreamCriticActor):
         ppo_critic.CriticPPOTrainer = R3CriticTrainer
         ppo_critic.get_llm_for_sequence_regression = critic_model
         super().init_model_from_pretrained(*args, **kwargs)
+        flags = self.strategy.args
+        check_loaded(
+            self.critic.module, flags, folder="_critic", path=flags.critic.model_name_or_path
+        )
 
 
 CriticModelActor = ray.remote(num_gpus=1)(R3CriticActor)

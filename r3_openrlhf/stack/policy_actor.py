@@ -29,6 +29,7 @@ from r3_openrlhf.stack import lora, safe_pickles
 from r3_openrlhf.stack.blocked_signals import keep_blocked
 from r3_openrlhf.stack.chunked_actor import ChunkedActor, model_inputs
 from r3_openrlhf.stack.environment import config_from_environment, on_cpu, use_share_of_cores
+from r3_openrlhf.stack.finite_advice import check_loaded
 from r3_openrlhf.stack.phases import announce_builds
 from r3_openrlhf.stack.policy_update import OwnLoss, R3ActorTrainer
 from r3_openrlhf.stack.step_warnings import ASLEEP
@@ -71,6 +72,10 @@ class R3PolicyActor(UpstreamPolicyActor):
         self._wanted: deque[list[bool]] = deque()
         self._entropy: list[EntropyPass] = []
         super().init_model_from_pretrained(*args, **kwargs)
+        flags = self.strategy.args
+        check_loaded(
+            self.actor.model.module, flags, folder="_actor", path=flags.actor.model_name_or_path
+        )
         self.trainer.use_loss(config.loss, config.loss_settings)
         self.trainer.skips_idle = why_all_rows_stay(config) is None
         self._adapted = self.strategy._unwrap_model(self.actor)
@@ -87,16 +92,16 @@ class R3PolicyActor(UpstreamPolicyActor):
             beside[ASLEEP] = float(total - free - torch.cuda.memory_reserved())
         return super().fit(kl_ctl) | beside
 
-    def fit_supervised(self, windows: int) -> None:
-        """Make one pass over the buffer's rows in `windows` updates (warm_start.py): where the advantage
-        is 1, the loss `gpg` is -log pi."""
+    def fit_supervised(self, windows: int) -> dict:
+        """Make one pass over the buffer's rows in `windows` updates (warm_start.py), and return its status.
+        Where the advantage is 1, the loss `gpg` is -log pi."""
         trainer, buffer = self.trainer, self.trainer.replay_buffer
         loss = OwnLoss(LOSSES["gpg"], LossSettings(), token_level_loss=True)
         with (
             patch.multiple(trainer, actor_loss_fn=loss, max_epochs=1),
             patch.multiple(buffer, windows=windows),
         ):
-            super().fit()
+            return super().fit()
 
     def forget_rows(self) -> None:
         """For steps of the critic alone. Upstream clears the buffer in `fit` (ppo_actor.py:603),

@@ -3,6 +3,7 @@ trainer (critic_actor.py: the critic's).
 
 B rows."""
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import SimpleNamespace
@@ -19,6 +20,18 @@ from torch.utils.data import DataLoader
 
 from r3_openrlhf.method.core.losses import LossSettings, TokenLoss
 from r3_openrlhf.stack.batching import even_slices, micro_batches, num_windows
+from r3_openrlhf.stack.finite_updates import (
+    ACTOR_NOT_FINITE,
+    ADVANTAGES,
+    ENGINE_LOGPROBS,
+    LOSS,
+    OLD_LOGPROBS,
+    POLICY_LOGPROBS,
+    REFERENCE_LOGPROBS,
+    REWARDS,
+    UpdateWatch,
+    report_true_norms,
+)
 from r3_openrlhf.stack.idle_rows import (
     IDLE_ROWS,
     NUM_ROWS,
@@ -337,6 +350,7 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
+        report_true_norms(self.actor.model.optimizer)
         self._losses: list[float] = []  # of each micro-batch of a step
 
     def use_loss(self, loss: TokenLoss, settings: LossSettings) -> None:
@@ -351,15 +365,21 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
         Means over rows are of all rows, those that left included. Means over tokens (`ppo_kl`,
         `ppo_clip_ratio`) are of the rows that passed through the model. `policy_loss` is the mean over
         windows of what was differentiated: upstream weighs each micro-batch's part of it by its tokens
-        (ppo_actor.py:190), which depends on who meets in a micro-batch."""
+        (ppo_actor.py:190), which depends on who meets in a micro-batch. `actor_grad_norm` is NaN, and
+        ACTOR_NOT_FINITE there, where the update of a rank is not finite."""
         buffer = self.replay_buffer
         buffer.skips_idle = self.skips_idle
         buffer.dp_group = self.strategy.ds_device_mesh["dp"].get_group()
         self._losses = []
+        self._watch = UpdateWatch(self.actor.model)
         self.lay_out(self.actor.model)
         with in_order(ppo_actor):
             status = super().ppo_train(kl_ctl)
-        return self._of_all_rows(status) if self.skips_idle else status
+        if self.skips_idle:
+            status = self._of_all_rows(status)
+        if (name := self._watch.first_not_finite()) is not None:
+            status = status | {"actor_grad_norm": math.nan, ACTOR_NOT_FINITE: name}
+        return status
 
     def _of_all_rows(self, status: dict[str, float]) -> dict[str, float]:
         buffer, status = self.replay_buffer, dict(status)
@@ -389,7 +409,7 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
 
     def training_step(self, experience, kl_ctl, step, loss_batch_info=None):
         """Upstream's pass over a micro-batch (ppo_actor.py:259). `num_samples` has no fillers."""
-        self.set_boundary(self.actor.model, step)
+        last = self.set_boundary(self.actor.model, step)
         self.actor_loss_fn.recalled_B = experience.info.get(RECALLED)
         if self.replay_buffer.totals and loss_batch_info is not None:
             loss_batch_info = self._denominators(step, loss_batch_info)
@@ -397,7 +417,21 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
         if not real_B.all():
             forget_fillers(experience, real_B)
         status = super().training_step(experience, kl_ctl, step, loss_batch_info)
-        self._losses.append(status["metrics"]["policy_loss"].item())
+        metrics = status["metrics"]
+        tensors = {
+            REWARDS: experience.info.get("reward"),
+            ADVANTAGES: experience.advantages,
+            ENGINE_LOGPROBS: experience.rollout_log_probs,
+            REFERENCE_LOGPROBS: experience.base_action_log_probs,
+            OLD_LOGPROBS: experience.action_log_probs,
+            # a mean of old - new, not a number without tokens
+            POLICY_LOGPROBS: metrics["ppo_kl"] if real_B.any() else None,
+            LOSS: metrics["policy_loss"],
+        }
+        self._watch.look(tensors, experience.action_mask)
+        if last:
+            metrics["actor_grad_norm"] = self._watch.look_at_step(metrics["actor_grad_norm"])
+        self._losses.append(metrics["policy_loss"].item())
         status["num_samples"] = float(real_B.sum().item())
         # nothing but rows without action: means over no token are not numbers
         if not real_B.any():

@@ -3,7 +3,6 @@ experience maker, the history store, and a run that can be read.
 
 Answers trainer/ppo_trainer.py. The loop (`fit`), the update and the checkpoints are upstream's."""
 
-import math
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -36,6 +35,7 @@ from r3_openrlhf.stack.blocked_signals import keep_blocked
 from r3_openrlhf.stack.environment import config_from_environment
 from r3_openrlhf.stack.experience_maker import StockExperienceMaker
 from r3_openrlhf.stack.experience_values import logprobs_of, values_of_prefixes
+from r3_openrlhf.stack.finite_advice import CRITIC, POLICY, check_update
 from r3_openrlhf.stack.imported import measured, rows_to_begin_with, write_beginning
 from r3_openrlhf.stack.phases import Phase, announce
 from r3_openrlhf.stack.samples_generator import (
@@ -180,9 +180,11 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         history.commit_step(0, 1, rows)
         if passes := config.replay.imported.warm_start if rows else 0:
             announce(self.run, Phase.UPDATE)
-            warm_start(
-                actors, rows, self.args, passes=passes, pad_token_id=self.tokenizer.pad_token_id
-            )
+            pad_token_id = self.tokenizer.pad_token_id
+            for status in warm_start(
+                actors, rows, self.args, passes=passes, pad_token_id=pad_token_id
+            ):
+                check_update(status, POLICY, config, step=0)
             tokens = passes * sum(len(one.prompt_ids) + one.num_tokens for one in rows)
             generator.totals[WARM_START] = float(tokens)
             before, after = ([one.response_logprobs for one in rows], logprobs_of(actors, rows))
@@ -202,11 +204,17 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         announce(self.run, phase, step=self.samples_generator.step + 1)
 
     def ppo_train(self, global_steps: int) -> dict:
-        """Upstream's update of both, announced. In the critic's warm-up the policy's rows go."""
+        """Upstream's update of both, announced. In the critic's warm-up the policy's rows go.
+
+        TrainingStopped: an update is not finite. No engine gets its weights, and no checkpoint."""
         self._announce(Phase.UPDATE)
         status = super().ppo_train(global_steps)
+        if self.config.algorithm.has_critic:
+            check_update(status, CRITIC, self.config, step=global_steps + 1)
         if global_steps < self.config.critic_warmup_steps:
             ray.get(self.actor_model_group.async_run_method("forget_rows"))
+        else:
+            check_update(status, POLICY, self.config, step=global_steps + 1)
         return status
 
     def broadcast_to_vllm(self) -> None:
@@ -218,7 +226,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         """Upstream's step (:213), then the history's commit of it and R³'s metrics.
 
         Returns (metrics, number of the step); "loss" and "grad_norm" are the policy's, in a step
-        that updates it. TrainingStopped: no rollouts, or a loss or gradient norm not finite.
+        that updates it. TrainingStopped: no rollouts.
         """
         if not rollout_samples:
             raise TrainingStopped("the rollout engine returned no rollouts for a step")
@@ -228,25 +236,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         )
         status, global_step = super().train_step(rollout_samples, global_step)
         maker, facts = self.experience_maker, self._facts_of(rollout_samples)
-        found = (
-            {"policy": ("policy_loss", "actor_grad_norm")}
-            if global_step > self.config.critic_warmup_steps
-            else {}
-        )
-        found |= (
-            {"critic": ("critic_loss", "critic_grad_norm")}
-            if self.config.algorithm.has_critic
-            else {}
-        )
-        for model, keys in found.items():
-            loss, norm = (status.get(key, math.nan) for key in keys)
-            if not (math.isfinite(loss) and math.isfinite(norm)):
-                key = "openrlhf.critic.adam.lr" if model == "critic" else "train.learning_rate"
-                raise TrainingStopped(
-                    f"step {global_step}: the {model}'s loss is {loss}, its gradient norm {norm}; a lower {key} "
-                    "usually helps. The newest checkpoint is from before this step"
-                )
-        if "policy" in found:
+        if global_step > self.config.critic_warmup_steps:
             status |= {"loss": status["policy_loss"], "grad_norm": status["actor_grad_norm"]}
         started = time.perf_counter()
         self.r3.remember(

@@ -18,8 +18,10 @@ from r3_openrlhf.stack.convert import experience_from_recalled, filler_experienc
 
 def warm_start(
     actors: Any, rows: Sequence[Rollout], args: Any, *, passes: int, pad_token_id: int
-) -> None:
-    """Train the policy on the rows, each after its own prompt, in updates of at most train.batch_size rows."""
+) -> list[dict]:
+    """Train the policy on the rows, each after its own prompt, in updates of at most train.batch_size rows.
+
+    Returns the status of each pass."""
     windows = -(-len(rows) // args.train.batch_size)
     nothing: Any = SimpleNamespace(info={}, prompts=[""], labels=[""])
     samples = [
@@ -34,8 +36,10 @@ def warm_start(
     random.Random(args.train.seed).shuffle(samples)
     if args.ds.enable_sleep:
         ray.get(actors.async_run_method("reload_states"))
+    statuses = []
     for _ in range(passes):
         ray.get(actors.async_run_method_batch(method_name="append", experience=samples))
-        ray.get(actors.async_run_method("fit_supervised", windows=windows))
+        statuses.append(ray.get(actors.async_run_method("fit_supervised", windows=windows))[0])
     if args.ds.enable_sleep:
         ray.get(actors.async_run_method("offload_states"))
+    return statuses

@@ -17,7 +17,8 @@ from openrlhf.utils import get_strategy  # noqa: E402
 
 from r3_openrlhf.config import R3Config  # noqa: E402
 from r3_openrlhf.config.loading import load_config  # noqa: E402
-from r3_openrlhf.method.core.losses import LOSSES, LossSettings  # noqa: E402
+from r3_openrlhf.method.core.losses import LOSSES, LossSettings, TokenLoss  # noqa: E402
+from r3_openrlhf.method.errors import TrainingStopped  # noqa: E402
 from r3_openrlhf.method.types import Verdict  # noqa: E402
 from r3_openrlhf.stack import chunked_actor, lora, warm_start  # noqa: E402
 from r3_openrlhf.stack.batching import num_fillers, num_windows  # noqa: E402
@@ -25,12 +26,36 @@ from r3_openrlhf.stack.chunked_actor import ChunkedActor  # noqa: E402
 from r3_openrlhf.stack.convert import filler_experience  # noqa: E402
 from r3_openrlhf.stack.critic_actor import R3CriticTrainer, critic_model  # noqa: E402
 from r3_openrlhf.stack.experience_maker import R3ExperienceMaker  # noqa: E402
+from r3_openrlhf.stack.finite_advice import check_loaded  # noqa: E402
 from r3_openrlhf.stack.policy_actor import R3PolicyActor, logprobs_and_entropy  # noqa: E402
 from r3_openrlhf.stack.policy_update import R3ActorTrainer  # noqa: E402
 from r3_openrlhf.stack.upstream_parser import check_arguments  # noqa: E402
 from tests.method.history.samples import make_rollout  # noqa: E402
 from tests.stack.mixed_rows import experience_of, log_ratios, mixed_rows  # noqa: E402
 
+NAN = float("nan")
+
+
+def nan_gradient(now, old, adv, mask):  # noqa: ARG001
+    """A finite loss, whose gradient is NaN in the first micro-batch of the last rank alone."""
+    loss = -adv * now
+    nan_gradient.calls += 1
+    if (
+        nan_gradient.calls == 1
+        and torch.distributed.get_rank() == torch.distributed.get_world_size() - 1
+    ):
+        return loss + ((now - now.detach()) ** 2).sqrt()
+    return loss
+
+
+nan_gradient.calls = 0
+
+
+def nan_loss(now, old, adv, mask):  # noqa: ARG001
+    return -adv * now + (now.detach() - 1e9).exp().log() * 0
+
+
+OF_USERS = {one.__name__: TokenLoss(one, of_user=True) for one in (nan_gradient, nan_loss)}
 cpuinfo.get_cpu_info()  # a second of processor time, once for all forks
 
 
@@ -44,8 +69,9 @@ def update(case: dict, rank: int) -> None:
     trainer = trainer_of(case, strategy)
     statuses = (warm_started if case["warm_start"] else train)(case, rank, trainer)
     weights = {
-        name: deepspeed.utils.safe_get_full_fp32_param(parameter).clone()
+        name: weight.clone()
         for name, parameter in trainer.actor.model.module.named_parameters()
+        if (weight := deepspeed.utils.safe_get_full_fp32_param(parameter)) is not None
     }
     if rank == 0:
         torch.save({"weights": weights, "statuses": statuses}, case["output"])
@@ -94,7 +120,7 @@ def trainer_of(case: dict, strategy) -> ActorPPOTrainer:
         dataloader_pin_memory=False,
     )
     if not case["stock"]:
-        trainer.use_loss(LOSSES[case["loss"]], LossSettings())
+        trainer.use_loss(OF_USERS.get(case["loss"]) or LOSSES[case["loss"]], LossSettings())
         trainer.skips_idle = case["skips_idle"]
     return trainer
 
@@ -173,8 +199,16 @@ def train(case: dict, rank: int, trainer: ActorPPOTrainer) -> list[dict]:
             for row in drawn
         ]
         maker._set_advantages(experiences, rows)
+        for name in case["spoiled"]:
+            spoil(getattr(experiences[-1], name), experiences[-1].action_mask)
         statuses.append(updated(case, rank, trainer, experiences, 0.0))
     return statuses
+
+
+def spoil(tensor: torch.Tensor, mask: torch.Tensor) -> None:
+    """Make the value of one token of these rows NaN."""
+    row, position = mask.nonzero()[0].tolist()
+    tensor[row, position] = NAN
 
 
 def warm_started(case: dict, rank: int, trainer: ActorPPOTrainer) -> list[dict]:
@@ -185,7 +219,7 @@ def warm_started(case: dict, rank: int, trainer: ActorPPOTrainer) -> list[dict]:
         async_run_method_batch=lambda experience, **_: [
             actor.append(one) for one in share_of(case, rank, experience)
         ],
-        async_run_method=lambda name, **facts: getattr(actor, name)(**facts),
+        async_run_method=lambda name, **facts: [getattr(actor, name)(**facts)],
     )
     warm_start.ray = SimpleNamespace(get=lambda refs: refs)
     for number in case["rows_per_step"]:
@@ -220,6 +254,31 @@ def adapted(case: dict, rank: int) -> None:
             {"start": start, "trained": trained, "sent": sent, "resumed": resumed},
             case["output"],
         )
+    torch.distributed.barrier()
+
+
+def ruined(case: dict, rank: int) -> None:
+    """A checkpoint whose weights are not finite is saved as upstream saves it, and loaded: what a run says of it, and of a good one."""
+    args = check_arguments(case["arguments"])
+    strategy = get_strategy(args)
+    strategy.setup_distributed()
+    trainer = trainer_of(case, strategy)
+    args.ckpt.path, args.ckpt.load_enable = case["checkpoints"], True
+    folder, said = f"{case['checkpoints']}/_actor", []
+    for step in (0, 1):
+        if step:
+            train(case, rank, trainer)
+        strategy.save_ckpt(trainer.actor.model, folder, f"global_step{step}")
+        another = trainer_of(case, strategy)
+        strategy.load_ckpt(another.actor.model, folder)
+        try:
+            check_loaded(another.actor.model.module, args, folder="_actor", path=case["model"])
+        except TrainingStopped as stopped:
+            said.append(f"{step}: {stopped}")
+    of_ranks = [None] * case["ranks"]
+    torch.distributed.all_gather_object(of_ranks, said)
+    if rank == 0:
+        torch.save({"said": of_ranks}, case["output"])
     torch.distributed.barrier()
 
 
@@ -277,6 +336,16 @@ def update_critic(case: dict, rank: int) -> None:
         value_clip=args.critic.value_clip,
         dataloader_pin_memory=False,
     )
+    if case["loss"] == "nan_gradient":
+        value_loss = trainer.critic_loss_fn
+
+        def spoiled(values, *others, **more):
+            return (
+                value_loss(values, *others, **more)
+                + nan_gradient(values, None, 0.0, None).mean()
+            )
+
+        trainer.critic_loss_fn = spoiled
     maker, statuses = maker_of(args), []
     for num_rows in case["rows_per_step"]:
         drawn, experiences, missing = laid_out(case, maker, num_rows)
@@ -295,6 +364,8 @@ def update_critic(case: dict, rank: int) -> None:
                 * experience.action_mask
             )
             experience.advantages = experience.action_log_probs = torch.zeros_like(values)
+        for name in case["spoiled"]:
+            spoil(getattr(experiences[-1], name), experiences[-1].action_mask)
         statuses.append(updated(case, rank, trainer, experiences))
     weights = whole(critic.module)
     for name, parameter in critic.module.named_parameters():

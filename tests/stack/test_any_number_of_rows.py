@@ -87,6 +87,7 @@ def run_ranks(
     idle=(),
     skips_idle=False,
     loss="ppo",
+    spoiled=(),
     **settings,
 ):
     ranks = settings["ranks"]
@@ -104,6 +105,7 @@ def run_ranks(
         "idle": idle,
         "skips_idle": skips_idle,
         "loss": loss,
+        "spoiled": spoiled,
         "output": str(tmp_path / "result.pt"),
         "saved": str(tmp_path / "saved"),
         "checkpoints": str(tmp_path / "checkpoints"),

@@ -239,9 +239,11 @@ class Together:
         return found.to(value.dtype) if isinstance(value, torch.Tensor) else found.item()
 
     def in_place(self, tensor, op=torch.distributed.ReduceOp.SUM, group=None):
-        word = {torch.distributed.ReduceOp.SUM: "sum", torch.distributed.ReduceOp.MIN: "min"}[
-            op
-        ]
+        word = {
+            torch.distributed.ReduceOp.SUM: "sum",
+            torch.distributed.ReduceOp.MIN: "min",
+            torch.distributed.ReduceOp.MAX: "max",
+        }[op]
         tensor.copy_(self.reduced(tensor, word))
 
     def run(self, of_rank):
@@ -269,7 +271,8 @@ class Together:
 class Engine(SimpleNamespace):
     """What the update asks DeepSpeed for."""
 
-    global_steps, dp_world_size = 0, 1
+    global_steps, dp_world_size, skipped_steps = 0, 1, 0
+    module = torch.nn.Linear(1, 1)
 
     def __call__(self, sequences, action_mask, **_):
         self.sequences = sequences
