@@ -36,6 +36,8 @@ _ASKS_FOR_A_FUNCTION = re.compile(
     re.I,
 )
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_MILLISECONDS = re.compile(r"\bms\b|milli", re.I)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +55,32 @@ class Shape:
 
 def shape_of(columns: Sequence[str], *, path: str, answer_key: str | None) -> Shape:
     """Return the shape of a file. DataError: none that is known, and the column is not named either."""
-    known = known_shape(columns)
     if answer_key is not None:
         chosen_column(columns, key=answer_key, groups=(), option="answer_key", path=path)
-        named = (
-            shape
-            for shape in SHAPES
-            if shape.tests == answer_key and {*shape.also} <= {*columns}
-        )
-        known = next(named, Shape("tests in a column", answer_key, _PROBLEM))
-    if known is None:
+        return _shape_with_tests_in(answer_key, columns)
+    shape = known_shape(columns)
+    if shape is None:
         raise DataError(
             f"data.path {path} has no column that is known to hold the tests of programs; its columns are {', '.join(columns)}; "
             "name it with data.answer_key=COLUMN (docs/rewards.md says what it may hold)"
         )
-    return known
+    return shape
+
+
+def _shape_with_tests_in(column: str, columns: Sequence[str]) -> Shape:
+    """Return the first known shape with its tests in this column, else one that reads any form."""
+    for shape in SHAPES:
+        if shape.tests == column and set(shape.also) <= set(columns):
+            return shape
+    return Shape("tests in a column", column, _PROBLEM)
 
 
 def known_shape(columns: Sequence[str]) -> Shape | None:
     """Return the first shape whose columns are there."""
-    return next(
-        (one for one in SHAPES if {root_of(one.tests, columns), *one.also} <= {*columns}), None
-    )
+    for shape in SHAPES:
+        if {root_of(shape.tests, columns), *shape.also} <= set(columns):
+            return shape
+    return None
 
 
 def problem_column(
@@ -96,24 +102,12 @@ def tests_and_problem(
     NoAnswer: why the row cannot be trained on."""
     row = plain_row(row)
     try:
-        for column, (allowed, sentence) in _SAYS_OF_ROWS.items():
-            if row.get(column) is not None and row[column] not in allowed:
-                raise DataError(sentence)
+        _check_can_run(row)
         tests = shape.read(row) if shape.read else any_tests(value_at(row, shape.tests), row)
         text = write_tests(tests)
-        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        if not text.isascii() and _SURROGATE.search(text):
             raise DataError("its tests hold half of a surrogate pair, which is no Unicode text")
-        cell = value_at(row, problem_key)
-        before, turn, form = turns_of(cell, key=problem_key)
-        words = "\n".join([*(earlier["content"] for earlier in before), turn])
-        if tests.kind == "standard input" and _ASKS_FOR_A_FUNCTION.search(words):
-            raise DataError("it asks for a function, and its tests are for a program")
-        if more := _needed(tests, row, words):
-            cell = (
-                f"{turn}{more}"
-                if form == A_TEXT
-                else [*before, {"role": "user", "content": f"{turn}{more}"}]
-            )
+        cell = _problem_for(tests, row, problem_key)
     except DataError as error:
         raise NoAnswer(str(error)) from error
     except (
@@ -129,49 +123,90 @@ def tests_and_problem(
     return text, cell, f"{shape.name}, {tests.kind}"
 
 
+def _check_can_run(row: dict[str, Any]) -> None:
+    """Raise DataError if a column says that the row's programs cannot be run here."""
+    for column, (allowed, sentence) in _SAYS_OF_ROWS.items():
+        if row.get(column) is not None and row[column] not in allowed:
+            raise DataError(sentence)
+
+
+def _problem_for(tests: CodeTests, row: dict[str, Any], problem_key: str) -> Any:
+    """Return the cell of the problem, with what its tests need added to the last turn.
+
+    DataError: it is no problem of these tests."""
+    cell = value_at(row, problem_key)
+    before, turn, form = turns_of(cell, key=problem_key)
+    words = "\n".join([*(earlier["content"] for earlier in before), turn])
+    if tests.kind == "standard input" and _ASKS_FOR_A_FUNCTION.search(words):
+        raise DataError("it asks for a function, and its tests are for a program")
+    addition = _needed(tests, row, words)
+    if not addition:
+        return cell
+    if form == A_TEXT:
+        return turn + addition
+    return [*before, {"role": "user", "content": turn + addition}]
+
+
 def _needed(tests: CodeTests, row: dict[str, Any], words: str) -> str:
     """Return what the problem must say for its tests: names and first lines, if any.
 
     DataError: the tests call a function that neither they nor the problem names."""
     if tests.kind == "standard input":
-        return "".join(
-            f"\n\n{key.replace('_', ' ').capitalize()}: {text.strip()}"
-            for key in ("input_format", "output_format")
-            if (text := str(row.get(key) or "")).strip() and text.strip() not in words
-        )
-    info = row.get("test_info")
-    info = info[0] if isinstance(info, list) and info else info
-    declared = info.get("function_declaration") if isinstance(info, dict) else ""
-    starter = str(row.get("starter_code") or declared or "").strip()
-    function, classes = _names_to_say(
-        tests, " ".join([words, starter, str(row.get("entry_point"))])
-    )
+        return _formats_to_say(row, words)
+    starter = _starter_code(row)
+    all_words = " ".join([words, starter, str(row.get("entry_point"))])
+    function, classes = _names_to_say(tests, all_words)
     if starter and starter.rstrip(":") not in words:
         function = f"\n\nStart from this code:\n```python\n{starter}\n```"
-    return f"{function}{classes}"
+    return function + classes
+
+
+def _formats_to_say(row: dict[str, Any], words: str) -> str:
+    """Return the columns about input and output whose text the problem does not hold."""
+    paragraphs = []
+    for key in ("input_format", "output_format"):
+        text = str(row.get(key) or "").strip()
+        if text and text not in words:
+            title = key.replace("_", " ").capitalize()
+            paragraphs.append(f"\n\n{title}: {text}")
+    return "".join(paragraphs)
+
+
+def _starter_code(row: dict[str, Any]) -> str:
+    """Return the code that a solution begins with; empty: the row has none."""
+    info = row.get("test_info")
+    if isinstance(info, list) and info:
+        info = info[0]
+    declared = info.get("function_declaration") if isinstance(info, dict) else ""
+    return str(row.get("starter_code") or declared or "").strip()
 
 
 def _names_to_say(tests: CodeTests, words: str) -> tuple[str, str]:
-    """Sentences about the function that the tests call, and about classes that they use."""
+    """Return sentences about the function that the tests call, and about classes that they use."""
     if tests.fn_name is None:
-        called, (asked, _) = first_call(tests), split_names(tests)
+        call = first_call(tests)
+        names, _ = split_names(tests)
     else:
-        called, asked = (tests.fn_name, len(tests.inputs[0])), [tests.fn_name]
-    unsaid = [name for name in asked if not re.search(rf"\b{re.escape(name)}\b", words)]
-    classes = [name for name in unsaid if name[:1].isupper() and called and name != called[0]]
-    if others := [
-        name for name in unsaid if name not in classes and called and name != called[0]
-    ]:
-        raise DataError(
-            f"its tests use {others[0]}, which neither they nor the problem defines"
-        )
-    function = ""
-    if called and called[0] in unsaid:
-        plural = "" if called[1] == 1 else "s"
-        function = (
-            f"\n\nThe function is called `{called[0]}` and takes {called[1]} argument{plural}."
-        )
-    return function, "".join(f"\n\nThe tests also use the class `{name}`." for name in classes)
+        call = (tests.fn_name, len(tests.inputs[0]))
+        names = [tests.fn_name]
+    if call is None:
+        return "", ""
+    function, num_arguments = call
+    unsaid = [name for name in names if not re.search(rf"\b{re.escape(name)}\b", words)]
+    classes = ""
+    for name in unsaid:
+        if name == function:
+            continue
+        if not name[:1].isupper():
+            raise DataError(f"its tests use {name}, which neither they nor the problem defines")
+        classes += f"\n\nThe tests also use the class `{name}`."
+    if function not in unsaid:
+        return "", classes
+    plural = "" if num_arguments == 1 else "s"
+    sentence = (
+        f"The function is called `{function}` and takes {num_arguments} argument{plural}."
+    )
+    return f"\n\n{sentence}", classes
 
 
 # Values in cells
@@ -183,13 +218,13 @@ def parsed(value: Any, *, depth: int = 3) -> Any:
         text = value.strip()
         if not text:
             return None
-        if text[:1] not in ("{", "[", '"'):
-            value = unpacked(text)
-        else:
+        if text[:1] in ("{", "[", '"'):
             try:
                 value = json.loads(text)
             except (ValueError, RecursionError) as error:
                 raise DataError("its tests are not JSON") from error
+        else:
+            value = unpacked(text)
         depth -= 1
     return value
 
@@ -233,13 +268,19 @@ def limit_of(value: Any, *, unit: float = 1.0) -> float | None:
     if isinstance(value, dict):
         value = (value.get("seconds") or 0) + (value.get("nanos") or 0) / 1e9
     if isinstance(value, str):
-        found = _NUMBER.search(value)
-        value = (
-            float(found[0]) * (1e-3 if re.search(r"\bms\b|milli", value, re.I) else 1.0)
-            if found
-            else None
-        )
-    return float(value) * unit if isinstance(value, (int, float)) and 0 < value < 1e15 else None
+        value = _number_with_unit(value)
+    if not isinstance(value, (int, float)) or not 0 < value < 1e15:
+        return None
+    return float(value) * unit
+
+
+def _number_with_unit(text: str) -> float | None:
+    """Return the first number of a text, milliseconds as seconds. None: it has none."""
+    number = _NUMBER.search(text)
+    if number is None:
+        return None
+    scale = 1e-3 if _MILLISECONDS.search(text) else 1.0
+    return float(number[0]) * scale
 
 
 def as_text(value: Any) -> str:
@@ -275,40 +316,42 @@ def _function_tests(
     name: str, inputs: list[Any], outputs: list[Any], *, boxed: bool, **more: Any
 ) -> CodeTests:
     """Make tests of a function: argument lists, or texts with a line each. boxed: outputs in lists."""
-    arguments = [_lines_of_json(one) if isinstance(one, str) else one for one in inputs]
-    if not all(isinstance(one, list) for one in arguments):
+    arguments = [_lines_of_json(given) if isinstance(given, str) else given for given in inputs]
+    if not all(isinstance(values, list) for values in arguments):
         raise DataError("an input for a function is no list of arguments")
+    # APPS keeps values in lists of one, and says so nowhere
+    are_boxed = boxed and all(isinstance(value, list) and len(value) == 1 for value in outputs)
     return CodeTests(
         inputs=arguments,
         outputs=outputs,
         fn_name=name.rpartition(".")[2].strip(),
-        # APPS keeps values in lists of one, and says so nowhere
-        boxed_outputs=boxed
-        and all(isinstance(value, list) and len(value) == 1 for value in outputs),
-        integer_keys=any(
-            with_number_keys(value) != value for values in arguments for value in values
-        ),
+        boxed_outputs=are_boxed,
+        integer_keys=any(_has_number_keys(values) for values in arguments),
         **more,
     )
+
+
+def _has_number_keys(arguments: list[Any]) -> bool:
+    """Return if a dict in these arguments has keys that JSON has turned from numbers into texts."""
+    return any(with_number_keys(value) != value for value in arguments)
 
 
 def in_and_out(tests: dict[str, Any], *, name: str | None = None, **more: Any) -> CodeTests:
     """Read {inputs, outputs[, fn_name]}, APPS's form, which TACO, PRIME and verl share."""
     name = tests.get("fn_name") or name
-    inputs, outputs = tests.get("inputs") or [], tests.get("outputs") or []
-    if (
-        not isinstance(inputs, list)
-        or not isinstance(outputs, list)
-        or len(inputs) != len(outputs)
-    ):
+    inputs = tests.get("inputs") or []
+    outputs = tests.get("outputs") or []
+    are_lists = isinstance(inputs, list) and isinstance(outputs, list)
+    if not are_lists or len(inputs) != len(outputs):
         raise DataError("its inputs and outputs are not two lists of one length")
-    if name:
-        values = [
-            _json_or_text(out) if isinstance(one, str) else out
-            for one, out in zip(inputs, outputs, strict=True)
-        ]
-        return _function_tests(str(name), inputs, values, boxed=bool(values), **more)
-    return CodeTests(inputs=[*map(as_text, inputs)], outputs=[*map(as_text, outputs)], **more)
+    if not name:
+        input_texts = [as_text(value) for value in inputs]
+        output_texts = [as_text(value) for value in outputs]
+        return CodeTests(inputs=input_texts, outputs=output_texts, **more)
+    values = []
+    for given, expected in zip(inputs, outputs, strict=True):
+        values.append(_json_or_text(expected) if isinstance(given, str) else expected)
+    return _function_tests(str(name), inputs, values, boxed=bool(values), **more)
 
 
 _IS_FUNCTION = {"functional", "function_call", "function"}
@@ -316,78 +359,107 @@ _IS_STDIN = {"stdin", "stdin_stdout", "standard_input", "stdio", None}
 
 
 def listed(cases: list[Any], *, name: str | None = None, **more: Any) -> CodeTests:
-    """[{input, output[, testtype, fn_name, metadata.func_name]}], LiveCodeBench's form."""
-    if not all(
-        isinstance(case, dict) and "input" in case and "output" in case for case in cases
-    ):
-        raise DataError("one of its tests has no input and output")
-    kinds = {case.get("testtype") or case.get("type") for case in cases}
-    if unknown := kinds - _IS_FUNCTION - _IS_STDIN:
-        raise DataError(
-            f"its tests are of the kind {quoted(str(min(map(str, unknown))))}, which is not known"
-        )
-    names = {case.get("fn_name") or _metadata(case).get("func_name") for case in cases} - {
-        None,
-        "",
-    }
-    name = next(iter(names), None) or name
+    """Read [{input, output[, testtype, fn_name, metadata.func_name]}], LiveCodeBench's form."""
+    kinds = _kinds_of(cases)
+    names = {case.get("fn_name") or _metadata(case).get("func_name") for case in cases}
+    names -= {None, ""}
     if kinds <= _IS_STDIN and not names:
-        return in_and_out(
-            {
-                "inputs": [one["input"] for one in cases],
-                "outputs": [one["output"] for one in cases],
-            },
-            **more,
-        )
-    if not kinds & _IS_FUNCTION and kinds != {None}:
+        tests = {
+            "inputs": [case["input"] for case in cases],
+            "outputs": [case["output"] for case in cases],
+        }
+        return in_and_out(tests, **more)
+    return _function_tests(
+        _function_of_cases(kinds, names, default=name),
+        [_input_of_case(case) for case in cases],
+        [_json_or_text(case["output"]) for case in cases],
+        boxed=kinds == {"function_call"},
+        **more,
+    )
+
+
+def _kinds_of(cases: list[Any]) -> set[Any]:
+    """Return the kinds that tests name. DataError: one is no test, or of a kind not known."""
+    for case in cases:
+        if not isinstance(case, dict) or "input" not in case or "output" not in case:
+            raise DataError("one of its tests has no input and output")
+    kinds = {case.get("testtype") or case.get("type") for case in cases}
+    unknown = kinds - _IS_FUNCTION - _IS_STDIN
+    if unknown:
+        kind = min(str(kind) for kind in unknown)
+        raise DataError(f"its tests are of the kind {quoted(kind)}, which is not known")
+    return kinds
+
+
+def _function_of_cases(kinds: set[Any], names: set[Any], *, default: str | None) -> str:
+    """Return the one function of a list of tests. DataError: they are of none, or of several."""
+    say_their_kind = kinds != {None}
+    if say_their_kind and not kinds & _IS_FUNCTION:
         raise DataError("its tests name a function, and say that they are for standard input")
-    if not name or len(names) > 1 or (kinds & _IS_STDIN and kinds != {None}):
+    name = next(iter(names), None) or default
+    are_mixed = say_their_kind and bool(kinds & _IS_STDIN)
+    if not name or len(names) > 1 or are_mixed:
         raise DataError("its tests are for a function, and do not say which one")
-    inputs = [
-        _json_or_text(one["input"]) if one.get("type") == "function_call" else one["input"]
-        for one in cases
-    ]
-    outputs = [_json_or_text(one["output"]) for one in cases]
-    return _function_tests(str(name), inputs, outputs, boxed=kinds == {"function_call"}, **more)
+    return str(name)
+
+
+def _input_of_case(case: dict[str, Any]) -> Any:
+    """Return the input of one test; that of a `function_call` may be a JSON text."""
+    if case.get("type") == "function_call":
+        return _json_or_text(case["input"])
+    return case["input"]
 
 
 def _metadata(row: dict[str, Any]) -> dict[str, Any]:
-    found = row.get("metadata")
-    if isinstance(found, str) and found.strip().startswith("{"):
-        found = parsed(found)
-    return found if isinstance(found, dict) else {}
+    """Return the metadata of a row or a test, which may be a JSON text; {}: it has none."""
+    metadata = row.get("metadata")
+    if isinstance(metadata, str) and metadata.strip().startswith("{"):
+        metadata = parsed(metadata)
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def _limits(row: dict[str, Any]) -> dict[str, Any]:
-    memory = limit_of(row.get("memory_limit")) or limit_of(
-        row.get("memory_limit_bytes"), unit=2.0**-20
-    )
+    """Return the limits of time and memory that a row names, as fields of CodeTests."""
+    memory = limit_of(row.get("memory_limit"))
+    if memory is None:
+        memory = limit_of(row.get("memory_limit_bytes"), unit=2.0**-20)
     return {"time_limit": limit_of(row.get("time_limit")), "memory_limit_mb": memory}
 
 
 def any_tests(value: Any, row: dict[str, Any]) -> CodeTests:
     """Read tests in a cell: the contract, or of APPS, LiveCodeBench, PRIME, rllm and SYNTHETIC."""
-    found = parsed(value)
-    if not found:
+    content = parsed(value)
+    if not content:
         raise DataError("it has no tests")
     name = _metadata(row).get("func_name") or row.get("fn_name")
-    if isinstance(found, dict) and "test_cases" in found:
-        language = str(found.get("language") or "python").lower()
-        tests = any_tests(found["test_cases"], row | {"fn_name": found.get("fn_name")})
+    if isinstance(content, dict):
+        return _tests_of_object(content, row, name=name)
+    if not isinstance(content, list):
+        raise DataError("its tests are of no form that is known")
+    if all(isinstance(line, str) for line in content):
+        return CodeTests(asserts=content)
+    return listed(content, name=name, **_limits(row))
+
+
+def _tests_of_object(
+    content: dict[str, Any], row: dict[str, Any], *, name: str | None
+) -> CodeTests:
+    """Read tests in a JSON object, whose keys tell its form. DataError: none that is known."""
+    if "test_cases" in content:
+        tests = any_tests(content["test_cases"], row | {"fn_name": content.get("fn_name")})
+        language = str(content.get("language") or "python").lower()
         tests.language = "python" if language == "python3" else language
         return tests
-    if isinstance(found, dict) and "assert_case" in found:  # verl with a sandbox
-        return CodeTests(asserts=[*map(str, parsed(found["assert_case"]))])
-    if isinstance(found, dict) and {"asserts", "checker", "setup", "preamble"} & found.keys():
-        return read_tests(json.dumps(found))
-    if isinstance(found, dict) and "inputs" in found:
-        own = ("language", "time_limit", "memory_limit_mb")
-        limits = _limits(row) | {key: found[key] for key in own if found.get(key) is not None}
-        return in_and_out(found, name=name, **limits)
-    if isinstance(found, list) and all(isinstance(one, str) for one in found):
-        return CodeTests(asserts=found)
-    if isinstance(found, list):
-        return listed(found, name=name, **_limits(row))
+    if "assert_case" in content:  # verl with a sandbox
+        return CodeTests(asserts=[str(line) for line in parsed(content["assert_case"])])
+    if {"asserts", "checker", "setup", "preamble"} & content.keys():
+        return read_tests(json.dumps(content))
+    if "inputs" in content:
+        limits = _limits(row)
+        for key in ("language", "time_limit", "memory_limit_mb"):
+            if content.get(key) is not None:
+                limits[key] = content[key]
+        return in_and_out(content, name=name, **limits)
     raise DataError("its tests are of no form that is known")
 
 
@@ -395,87 +467,91 @@ def any_tests(value: Any, row: dict[str, Any]) -> CodeTests:
 
 
 def code_contests(row: dict[str, Any]) -> CodeTests:
-    """CodeContests: three groups of tests, {input: [..], output: [..]}."""
-    groups = [
-        parsed(row.get(name)) or {}
-        for name in ("public_tests", "private_tests", "generated_tests")
-    ]
-    tests = {
-        f"{key}s": [text for group in groups for text in group.get(key) or []]
-        for key in ("input", "output")
-    }
-    return in_and_out(tests, **_limits(row))
+    """Read CodeContests: three groups of tests, {input: [..], output: [..]}."""
+    names = ("public_tests", "private_tests", "generated_tests")
+    groups = [parsed(row.get(name)) or {} for name in names]
+    inputs: list[Any] = []
+    outputs: list[Any] = []
+    for group in groups:
+        inputs += group.get("input") or []
+        outputs += group.get("output") or []
+    return in_and_out({"inputs": inputs, "outputs": outputs}, **_limits(row))
 
 
 def livecodebench(row: dict[str, Any]) -> CodeTests:
-    """LiveCodeBench: public tests as JSON, private ones packed."""
-    cases = [
-        *(parsed(row["public_test_cases"]) or []),
-        *(parsed(row.get("private_test_cases") or []) or []),
-    ]
-    return listed(cases, name=_metadata(row).get("func_name"))
+    """Read LiveCodeBench: public tests as JSON, private ones packed."""
+    public = parsed(row["public_test_cases"]) or []
+    private = parsed(row.get("private_test_cases")) or []
+    return listed([*public, *private], name=_metadata(row).get("func_name"))
 
 
 def mbpp(row: dict[str, Any]) -> CodeTests:
-    """MBPP, its sanitized version and MBPP+: asserts, with what they import."""
+    """Read MBPP, its sanitized version and MBPP+: asserts, with what they import."""
     lines = [*(parsed(row["test_list"]) or []), *(parsed(row.get("challenge_test_list")) or [])]
+    asserts = [str(line) for line in lines]
+    more = str(row.get("test") or "")  # of MBPP+
+    if more.strip():
+        asserts.append(more)
     setup = [*(row.get("test_imports") or []), row.get("test_setup_code") or ""]
-    return CodeTests(
-        asserts=[*map(str, lines), *filter(str.strip, [str(row.get("test") or "")])],
-        setup="\n".join(setup).strip(),
-    )
+    return CodeTests(asserts=asserts, setup="\n".join(setup).strip())
 
 
 def python_tests(row: dict[str, Any]) -> CodeTests:
     """Read a source of tests: HumanEval's, EvalPlus's and LeetCodeDataset's define `check(candidate)`,
     KodCode's are a module of pytest, whose fixtures and classes are not known here."""
     source = str(row.get("test") or row.get("test_code") or "")
-    if (body := statements(source)) is None:
+    body = statements(source)
+    if body is None:
         raise DataError("its tests are no Python")
     functions = [node for node in body if isinstance(node, ast.FunctionDef)]
     if row.get("entry_point") and any(node.name == "check" for node in functions):
         return _checks(str(row["entry_point"]), source, str(row.get("prompt") or ""))
-    tests = [node for node in functions if node.name.startswith("test")]
-    for test in tests:
-        _check_marks(test)
-    of_classes = [
-        call for node in body if isinstance(node, ast.ClassDef) for call in _of_class(node)
-    ]
-    setup = (
-        ast.unparse(node)
-        for node in body
-        if not ast.unparse(node).startswith("if __name__ == '__main__':")
-    )
-    return CodeTests(
-        asserts=[*(f"{test.name}()" for test in tests), *of_classes], setup="\n".join(setup)
-    )
+    return _pytest_module(body, functions)
+
+
+def _pytest_module(body: Sequence[ast.stmt], functions: Sequence[ast.FunctionDef]) -> CodeTests:
+    """Make calls of a module's tests. DataError: they have marks or fixtures."""
+    calls = []
+    for function in functions:
+        if function.name.startswith("test"):
+            _check_marks(function)
+            calls.append(f"{function.name}()")
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            calls += _of_class(node)
+    setup = []
+    for node in body:
+        code = ast.unparse(node)
+        if not code.startswith("if __name__ == '__main__':"):
+            setup.append(code)
+    return CodeTests(asserts=calls, setup="\n".join(setup))
 
 
 def _of_class(node: ast.ClassDef) -> list[str]:
     """Return calls of the tests in a class; none: it is no class of tests. DataError: they need more than a call."""
-    is_case = [ast.unparse(base).rpartition(".")[2] for base in node.bases] == ["TestCase"]
-    if not is_case and (node.bases or not node.name.startswith("Test")):
+    bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
+    is_unittest = bases == ["TestCase"]
+    is_pytest = not bases and node.name.startswith("Test")
+    if not is_unittest and not is_pytest:
         return []
     methods = [
         part for part in node.body if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef))
     ]
-    tests = [method for method in methods if method.name.startswith("test")]
-    others = [
-        method
-        for method in methods
-        if method.decorator_list or method.name.startswith(("setup_", "teardown_"))
-    ]
-    others += [
-        test
-        for test in tests
-        if len(test.args.args) > 1 or isinstance(test, ast.AsyncFunctionDef)
-    ]
-    if others or node.decorator_list:
+    if node.decorator_list or any(_needs_more_than_a_call(method) for method in methods):
         raise DataError("its tests are in a class with marks, fixtures or coroutines")
-    return [
-        f"{node.name}({test.name!r}).debug()" if is_case else f"{node.name}().{test.name}()"
-        for test in tests
-    ]
+    tests = [method.name for method in methods if method.name.startswith("test")]
+    if is_unittest:
+        return [f"{node.name}({test!r}).debug()" for test in tests]
+    return [f"{node.name}().{test}()" for test in tests]
+
+
+def _needs_more_than_a_call(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return if pytest does more for this method of a test class than to call it."""
+    if method.decorator_list or method.name.startswith(("setup_", "teardown_")):
+        return True
+    if not method.name.startswith("test"):
+        return False
+    return isinstance(method, ast.AsyncFunctionDef) or len(method.args.args) > 1
 
 
 def _checks(name: str, source: str, prompt: str) -> CodeTests:
@@ -491,24 +567,43 @@ def _checks(name: str, source: str, prompt: str) -> CodeTests:
 
 
 def _check_marks(test: ast.FunctionDef) -> None:
-    """DataError: it has other marks than `parametrize`, or arguments that these do not give."""
+    """Raise DataError for other marks than `parametrize`, or arguments that these do not give."""
     given: set[str] = set()
     for mark in test.decorator_list:
         if ast.unparse(mark).partition("(")[0] != "pytest.mark.parametrize":
             raise DataError(f"its tests have the mark {quoted(ast.unparse(mark)[:40])}")
         names: Any = ast.literal_eval(mark.args[0])  # type: ignore[attr-defined]
-        given |= {*re.split(r"[, ]+", names)} if isinstance(names, str) else {*names}
-    if {argument.arg for argument in test.args.args} - given:
+        given |= set(re.split(r"[, ]+", names)) if isinstance(names, str) else set(names)
+    arguments = {argument.arg for argument in test.args.args}
+    if arguments - given:
         raise DataError("its tests have fixtures")
 
 
 def codeforces(row: dict[str, Any]) -> CodeTests:
-    """open-r1/codeforces: official tests, and a checker where several outputs are right."""
-    return listed(
-        parsed(row["official_tests"]) or [],
-        checker=row.get("generated_checker") or None,
-        **_limits(row),
-    )
+    """Read open-r1/codeforces: official tests, and a checker where several outputs are right."""
+    cases = parsed(row["official_tests"]) or []
+    return listed(cases, checker=row.get("generated_checker") or None, **_limits(row))
+
+
+# further columns that some function above reads
+_COLUMNS_READ = (
+    "starter_code",
+    "metadata",
+    "time_limit",
+    "memory_limit",
+    "memory_limit_bytes",
+    "private_tests",
+    "generated_tests",
+    "private_test_cases",
+    "challenge_test_list",
+    "test_setup_code",
+    "test_imports",
+    "test_info",
+    "generated_checker",
+    "input_format",
+    "output_format",
+    "fn_name",
+)
 
 
 # column -> what it may say, and what it says otherwise of a row that cannot be run
@@ -547,12 +642,11 @@ PROBLEM_COLUMNS = tuple(dict.fromkeys(name for shape in SHAPES for name in shape
 
 
 def columns_of(keys: Iterable[str | None]) -> set[str]:
-    """Every column that some shape reads, and those that the user named."""
-    of_shapes = {root_of(shape.tests) for shape in SHAPES} | {
-        name for shape in SHAPES for name in shape.also
-    }
-    beside = """starter_code metadata time_limit memory_limit memory_limit_bytes private_tests generated_tests
-        private_test_cases challenge_test_list test_setup_code test_imports test_info generated_checker input_format
-        output_format fn_name""".split()
-    named = {name for key in keys if key for name in (key, root_of(key))}
-    return of_shapes | {*PROBLEM_COLUMNS, *_SAYS_OF_ROWS, *beside} | named
+    """Return every column that some shape reads, and those that the user named."""
+    columns = {*PROBLEM_COLUMNS, *_SAYS_OF_ROWS, *_COLUMNS_READ}
+    for shape in SHAPES:
+        columns |= {root_of(shape.tests), *shape.also}
+    for key in keys:
+        if key:
+            columns |= {key, root_of(key)}
+    return columns
