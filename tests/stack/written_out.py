@@ -59,75 +59,86 @@ def r3(
     """Algorithm 1 between grading and the update, as METHOD sections 4, 6 and 11 have it."""
     groups = [[one for one in group if one.verdict is not U] for group in grouped(rollouts)]
     groups = [group for group in groups if len(group) > 1]
-    number = {id(one): i for i, one in enumerate(one for group in groups for one in group)}
+    number = {}
+    for group in groups:
+        for one in group:
+            number[id(one)] = len(number)
     prepared = []
     for group in groups:
-        verdicts = {one.verdict for one in group}
-        wanted = {frozenset({W}): C, frozenset({C}): W}.get(frozenset(verdicts))
-        if wanted is W and group[0].context is Context.REFLECTION:
-            wanted = None  # nothing bounds its ratio there
-        recalled = [one for one in stored if one.uid == group[0].uid and one.verdict is wanted][
-            :K
-        ]
-        ranked = [one for one in group if one.truncated] if verdicts == {W} else []
-        prepared.append((group, recalled, ranked if len(ranked) > 1 else []))
-    rewards_of = [
-        with_ranking(group, recalled, ranked, number) for group, recalled, ranked in prepared
-    ]
-    differing = sum(len(set(rewards)) > 1 for rewards in rewards_of) / len(rewards_of)
-    entering, of_recalled = [], []
-    for (group, recalled, ranked), rewards in zip(prepared, rewards_of, strict=True):
-        rows, correct = group + recalled, [one.verdict is C for one in group + recalled]
+        recalled, ranked = recalled_for(group, stored), ranked_of(group)
+        rewards = with_ranking(group, recalled, ranked, number)
+        prepared.append((group, recalled, ranked, rewards))
+    differing = sum(len(set(rewards)) > 1 for *_, rewards in prepared) / len(prepared)
+    fresh_rows, recalled_rows = [], []
+    for group, recalled, ranked, rewards in prepared:
+        rows = group + recalled
+        correct = [one.verdict is C for one in rows]
         if ranked and not any(correct):
             values = of_estimator("dr_grpo", rewards, correct, differing)
         else:
-            values = of_estimator(
-                estimator, rewards, correct, differing, alpha if recalled else 1.0
-            )
-        right = [value for value, is_right in zip(values, correct, strict=True) if is_right]
-        extra = (
-            (weight - 1) * max(0.0, math.fsum(right) / len(right))
-            if 0 < len(right) < len(rows)
-            else 0.0
-        )
-        values = [
-            value + extra * is_right for value, is_right in zip(values, correct, strict=True)
-        ]
-        if ranked and any(correct):  # no ranked failure above a success of its group
-            least = min(
-                value for value, is_right in zip(values, correct, strict=True) if is_right
-            )
-            best = max(
-                value
-                for value, one in zip(values, rows, strict=True)
-                if any(one is r for r in ranked)
-            )
-            lower = max(0.0, best - least)
-            values = [
-                value - lower * (not is_right)
-                for value, is_right in zip(values, correct, strict=True)
-            ]
+            scale = alpha if recalled else 1.0
+            values = of_estimator(estimator, rewards, correct, differing, scale)
+        values = with_weight(values, correct, weight)
+        if ranked and any(correct):
+            values = without_a_failure_on_top(values, rows, ranked)
         prompt = group[0].prompt_ids.tolist()
-        for one, value in zip(rows, values, strict=True):
-            is_recalled = not any(one is fresh for fresh in group)
-            row = Entering(
-                prompt,
-                one.response_ids.tolist(),
-                [value] * one.num_tokens,
-                recalled=is_recalled,
-            )
-            row.stored = behaviour and is_recalled and one.prompt_ids.tolist() == prompt
-            (of_recalled if is_recalled else entering).append(row)
-    entering += of_recalled
-    return entering + [
-        Entering(
-            one.prompt_ids.tolist(),
-            one.response_ids.tolist(),
-            [1.0] * one.num_tokens,
-            recalled=True,
-        )
-        for one in rehearsed
+        for place, (one, value) in enumerate(zip(rows, values, strict=True)):
+            tokens, advantages = one.response_ids.tolist(), [value] * one.num_tokens
+            if place < len(group):
+                fresh_rows.append(Entering(prompt, tokens, advantages))
+                continue
+            is_stored = behaviour and one.prompt_ids.tolist() == prompt
+            recalled_rows.append(Entering(prompt, tokens, advantages, is_stored, recalled=True))
+    entering = fresh_rows + recalled_rows
+    for one in rehearsed:
+        prompt, tokens = one.prompt_ids.tolist(), one.response_ids.tolist()
+        entering.append(Entering(prompt, tokens, [1.0] * one.num_tokens, recalled=True))
+    return entering
+
+
+def recalled_for(group, stored):
+    """The stored rollouts of a group with one verdict: K of the other one. Nothing bounds the ratio of a
+    failure in a reflection group."""
+    verdicts = {one.verdict for one in group}
+    is_reflected = group[0].context is Context.REFLECTION
+    if verdicts == {W}:
+        wanted = C
+    elif verdicts == {C} and not is_reflected:
+        wanted = W
+    else:
+        return []
+    fitting = [one for one in stored if one.uid == group[0].uid and one.verdict is wanted]
+    return fitting[:K]
+
+
+def ranked_of(group):
+    """The truncated rows of a group of failures; one alone has nothing to be compared with."""
+    if any(one.verdict is not W for one in group):
+        return []
+    truncated = [one for one in group if one.truncated]
+    return truncated if len(truncated) > 1 else []
+
+
+def with_weight(values, correct, weight):
+    """The advantages, with successes of a group with both verdicts weighed `weight` times."""
+    right = [value for value, is_right in zip(values, correct, strict=True) if is_right]
+    if not right or len(right) == len(values):
+        return values
+    extra = (weight - 1) * max(0.0, math.fsum(right) / len(right))
+    return [
+        value + extra if is_right else value
+        for value, is_right in zip(values, correct, strict=True)
     ]
+
+
+def without_a_failure_on_top(values, rows, ranked):
+    """The advantages, with the failures lowered until no ranked one is above a success."""
+    pairs = list(zip(values, rows, strict=True))
+    ids = {id(one) for one in ranked}
+    least = min(value for value, one in pairs if one.verdict is C)
+    best = max(value for value, one in pairs if id(one) in ids)
+    lower = max(0.0, best - least)
+    return [value if one.verdict is C else value - lower for value, one in pairs]
 
 
 def with_ranking(group, recalled, ranked, number):
@@ -136,29 +147,34 @@ def with_ranking(group, recalled, ranked, number):
     rewards = [one.graded_reward for one in rows]
     if not ranked:
         return rewards
-    place = {
-        id(one): k for k, one in enumerate(sorted(ranked, key=lambda one: number[id(one)]))
-    }
-    parts = [
-        R_MAX * (0.5 - place[id(one)] / (len(ranked) - 1)) if id(one) in place else 0.0
-        for one in rows
-    ]
-    successes = [reward for reward, one in zip(rewards, rows, strict=True) if one.verdict is C]
+    parts = ranking_parts(rows, ranked, number)
+    pairs = list(zip(rewards, rows, strict=True))
+    successes = [reward for reward, one in pairs if one.verdict is C]
     if not successes:
         return [reward + part for reward, part in zip(rewards, parts, strict=True)]
-    best = max(reward for reward, one in zip(rewards, rows, strict=True) if id(one) in place)
-    lower = max(0.0, best - (min(successes) - MARGIN))
-    own = [
-        reward - lower * (one.verdict is not C)
-        for reward, one in zip(rewards, rows, strict=True)
-    ]
-    room = [
-        (min(successes) - value) / part
-        for value, part in zip(own, parts, strict=True)
-        if part > 0
-    ]
-    factor = min([1.0, *((1 - MARGIN) * share for share in room)])
-    return [value + factor * part for value, part in zip(own, parts, strict=True)]
+    least, ids = min(successes), {id(one) for one in ranked}
+    best = max(reward for reward, one in pairs if id(one) in ids)
+    lower = max(0.0, best - (least - MARGIN))
+    lowered = [reward if one.verdict is C else reward - lower for reward, one in pairs]
+    factor = 1.0  # so small that no part lifts its row above a success
+    for value, part in zip(lowered, parts, strict=True):
+        if part > 0:
+            factor = min(factor, (1 - MARGIN) * ((least - value) / part))
+    return [value + factor * part for value, part in zip(lowered, parts, strict=True)]
+
+
+def ranking_parts(rows, ranked, number):
+    """The ranking reward of each row: from R_MAX / 2 down to -R_MAX / 2, and 0 for a row without a rank."""
+    in_order = sorted((id(one) for one in ranked), key=number.__getitem__)
+    place = {identity: k for k, identity in enumerate(in_order)}
+    parts = [0.0] * len(rows)
+    for i, one in enumerate(rows):
+        if id(one) in place:
+            parts[i] = R_MAX * (0.5 - place[id(one)] / (len(ranked) - 1))
+    return parts
+
+
+WHITENED = ("gae", "reinforce", "reinforce_baseline")  # over the step's tokens
 
 
 def stock(rollouts, *, estimator, penalty=lambda length: 0.0, values_of=None):
@@ -167,31 +183,36 @@ def stock(rollouts, *, estimator, penalty=lambda length: 0.0, values_of=None):
     for group in grouped(rollouts):
         graded = [one for one in group if one.verdict is not U]
         rewards = [one.graded_reward - penalty(one.num_tokens) for one in graded]
-        if len(graded) < 2 and estimator not in ("gae", "reinforce"):
-            values = [0.0] * len(graded)
-        elif estimator == "reinforce_baseline":
-            values = [reward - math.fsum(rewards) / len(rewards) for reward in rewards]
-        elif estimator in ("gae", "reinforce"):
-            values = rewards
-        else:
-            values = of_estimator(estimator, rewards, None, 1.0)
-        for one, value in zip(graded, values, strict=True):
+        for one, value in zip(graded, stock_values(estimator, rewards), strict=True):
             critic = values_of(one) if estimator == "gae" else [0.0] * one.num_tokens
             advantages = [value - before for before in critic]  # GAE with gamma and lambda 1
             entering.append(
                 Entering(one.prompt_ids.tolist(), one.response_ids.tolist(), advantages)
             )
-    # whitened over the step's tokens
-    if estimator in (
-        "gae",
-        "reinforce",
-        "reinforce_baseline",
-    ):
-        flat = [value for row in entering for value in row.advantages]
-        mean = math.fsum(flat) / len(flat)
-        deviation = math.sqrt(
-            max(1e-8, math.fsum((value - mean) ** 2 for value in flat) / len(flat))
-        )
-        for row in entering:
-            row.advantages = [(value - mean) / deviation for value in row.advantages]
+    if estimator in WHITENED:
+        whiten(entering)
     return entering
+
+
+def stock_values(estimator, rewards):
+    """One advantage per graded row of a group, before a critic and whitening."""
+    if estimator in ("gae", "reinforce"):
+        return rewards
+    if len(rewards) < 2:
+        return [0.0] * len(rewards)
+    if estimator == "reinforce_baseline":
+        mean = math.fsum(rewards) / len(rewards)
+        return [reward - mean for reward in rewards]
+    return of_estimator(estimator, rewards, None, 1.0)
+
+
+def whiten(entering):
+    """Shift and scale the advantages to mean 0 and deviation 1 over all tokens."""
+    values = []
+    for row in entering:
+        values += row.advantages
+    mean = math.fsum(values) / len(values)
+    variance = math.fsum((value - mean) ** 2 for value in values) / len(values)
+    deviation = math.sqrt(max(1e-8, variance))
+    for row in entering:
+        row.advantages = [(value - mean) / deviation for value in row.advantages]
