@@ -81,32 +81,27 @@ def test_the_engine_computes_with_the_weights_that_were_trained(resumed):
 def test_recalls_follow_the_steps_that_were_trained(resumed):
     """Every collapsed group of a problem that had the opposite verdict in an earlier step gets some of those responses."""
     rollouts = rollouts_of(resumed)
+    groups = {}
+    for row in rollouts:
+        groups.setdefault((row["step"], row["group"]), []).append(row)
     recalls = 0
-    for step in range(1, 9):
-        earlier = {
-            (r["uid"], r["verdict"], r["text"]) for r in fresh(rollouts) if r["step"] < step
-        }
-        mine = [r for r in rollouts if r["step"] == step]
-        for group in {r["group"] for r in mine}:
-            rows = [r for r in mine if r["group"] == group]
-            verdicts = {r["verdict"] for r in fresh(rows)}
-            recalled = [r for r in rows if r["recalled_from"] is not None]
-            if len(verdicts) == 1:
-                opposite = {"correct": "wrong", "wrong": "correct"}[verdicts.pop()]
-                possible = {
-                    text
-                    for uid, verdict, text in earlier
-                    if (uid, verdict) == (rows[0]["uid"], opposite)
-                }
-                assert {r["text"] for r in recalled} <= possible and bool(recalled) == bool(
-                    possible
-                )
-            else:
-                assert recalled == []
-            recalls += len(recalled)
-    assert recalls == sum(
-        line["r3/replay/recalled"] for line in lines(resumed / "metrics.jsonl")
-    )
+    for (step, _), rows in groups.items():
+        recalled = {row["text"] for row in rows if row["recalled_from"] is not None}
+        possible = texts_to_recall(rows, [r for r in fresh(rollouts) if r["step"] < step])
+        assert recalled <= possible and bool(recalled) == bool(possible)
+        recalls += sum(row["recalled_from"] is not None for row in rows)
+    metrics = lines(resumed / "metrics.jsonl")
+    assert recalls == sum(line["r3/replay/recalled"] for line in metrics)
+
+
+def texts_to_recall(rows, earlier):
+    """The earlier responses to a group's problem with the opposite verdict; none if it has two verdicts."""
+    verdicts = {row["verdict"] for row in fresh(rows)}
+    if len(verdicts) != 1:
+        return set()
+    opposite = {"correct": "wrong", "wrong": "correct"}[verdicts.pop()]
+    of_problem = [row for row in earlier if row["uid"] == rows[0]["uid"]]
+    return {row["text"] for row in of_problem if row["verdict"] == opposite}
 
 
 def test_the_history_knows_which_weights_sampled_a_row(resumed):

@@ -93,25 +93,22 @@ def test_only_successes_are_recalled(resumed):
 def test_as_many_successes_of_other_problems_are_rehearsed_as_there_are(resumed):
     """Worked out from the rollouts, before and after the resume: a success of each rarely solved problem that the step does not
     ask."""
-    fresh = [r for r in rollouts_of(resumed) if r["recalled_from"] is None]
-    right = [r for r in fresh if r["verdict"] == "correct" and r["context"] == "plain"]
+    fresh = [row for row in rollouts_of(resumed) if row["recalled_from"] is None]
+    graded = [
+        row for row in fresh if row["context"] == "plain" and row["verdict"] != "ungraded"
+    ]
     for line in lines(resumed / "metrics.jsonl"):
-        now = [r for r in fresh if r["step"] == line["step"]]
-        before = [
-            r
-            for r in fresh
-            if r["step"] < line["step"]
-            and r["context"] == "plain"
-            and r["verdict"] != "ungraded"
-        ]
-        tried, solved = (
-            Counter(r["uid"] for r in rows if r["step"] < line["step"])
-            for rows in (before, right)
-        )
-        rare = {uid for uid in solved if solved[uid] <= tried[uid] / 4} - {
-            r["uid"] for r in now
-        }
-        assert line["r3/replay/rehearsed"] == min(round(SHARE * len(now)), len(rare))
+        now = [row for row in fresh if row["step"] == line["step"]]
+        before = [row for row in graded if row["step"] < line["step"]]
+        others = rarely_solved(before) - {row["uid"] for row in now}
+        assert line["r3/replay/rehearsed"] == min(round(SHARE * len(now)), len(others))
+
+
+def rarely_solved(rows):
+    """The problems with a success, in a quarter of the tries or less."""
+    tries = Counter(row["uid"] for row in rows)
+    successes = Counter(row["uid"] for row in rows if row["verdict"] == "correct")
+    return {uid for uid in successes if successes[uid] <= tries[uid] / 4}
 
 
 def test_what_the_history_says_of_itself_is_true(resumed):
