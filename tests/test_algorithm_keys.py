@@ -21,23 +21,31 @@ TRAJECTORIES = ("hgpo", "gigpo", "agent_grpo")
 
 def another_value(key):
     """A value of this key that is not its default, as it is typed."""
-    owner = R3Config(run_dir="run")
+    field = field_of(key)
+    default = field.default
+    if field.metadata.get("words"):
+        return next(word for word in field.metadata["words"] if word != default)
+    if isinstance(default, bool):
+        is_switch = field.name == "enabled"
+        return "true" if is_switch else str(not default).lower()
+    if default is None and "bounds" not in field.metadata:
+        return "folder"
+    kind = int if default is None else type(default)
+    for value in (1.5, 3, 0.25, 0.5, 3_000_000, -1.5):
+        is_another = isinstance(value, kind) and value != default
+        if is_another and field.metadata["bounds"].allow(value):
+            return value
+    raise AssertionError(f"no value fits {key}")
+
+
+def field_of(key):
+    """The dataclass field of a dotted key."""
     *sections, name = key.split(".")
+    owner = R3Config(run_dir="run")
     for section in sections:
         owner = getattr(owner, section)
     (field,) = [field for field in dataclasses.fields(owner) if field.name == name]
-    if field.metadata.get("words"):
-        return next(word for word in field.metadata["words"] if word != field.default)
-    if isinstance(field.default, bool):
-        return "true" if name == "enabled" else str(not field.default).lower()
-    if field.default is None and "bounds" not in field.metadata:
-        return "folder"
-    bounds = field.metadata["bounds"]
-    candidates = (1.5, 3, 0.25, 0.5, 3_000_000, -1.5)
-    kind = int if field.default is None else type(field.default)
-    return next(
-        v for v in candidates if bounds.allow(v) and v != field.default and isinstance(v, kind)
-    )
+    return field
 
 
 @pytest.mark.parametrize("algo", BASELINES)

@@ -92,31 +92,44 @@ def imported_names(source: str) -> set[str]:
     return names
 
 
+HEIGHT_IN_METHOD = {part: height for height, parts in enumerate(IN_METHOD) for part in parts}
+
+
 def violations(package: Path) -> list[str]:
     """One line per import of an engine outside the stack, or of a higher part inside the method."""
-    found = []
-    height = {part: number for number, parts in enumerate(IN_METHOD) for part in parts}
+    lines = []
     for path in sorted(package.rglob("*.py")):
         place = path.relative_to(package).with_suffix("").as_posix()
-        allowed = set().union(
-            *(names for start, names in EXCEPTIONS.items() if place.startswith(start))
-        )
+        forbidden = forbidden_engines(place)
         for name in sorted(imported_names(path.read_text())):
-            top, *rest = name.split(".")
-            if top in ENGINES - allowed and not place.startswith("stack/"):
-                found.append(f"{place} imports {name}; only the stack may")
-            parts = place.split("/")
-            if (
-                parts[0] == "method"
-                and len(parts) > 1
-                and top == package.name
-                and rest[:1] == ["method"]
-                and len(rest) > 1
-            ):
-                one, other = parts[1], rest[1]
-                if one != other and height.get(one, 0) <= height.get(other, 0):
-                    found.append(f"{place} imports {name}, which stands above it")
-    return found
+            if name.split(".")[0] in forbidden:
+                lines.append(f"{place} imports {name}; only the stack may")
+            if points_up_in_the_method(place, name, package.name):
+                lines.append(f"{place} imports {name}, which stands above it")
+    return lines
+
+
+def forbidden_engines(place: str) -> set[str]:
+    """The engines that the file at this place may not import."""
+    if place.startswith("stack/"):
+        return set()
+    forbidden = set(ENGINES)
+    for start, allowed in EXCEPTIONS.items():
+        if place.startswith(start):
+            forbidden -= allowed
+    return forbidden
+
+
+def points_up_in_the_method(place: str, name: str, package: str) -> bool:
+    """Is this an import inside the method, and of a part that is not below the file's own?"""
+    prefix = f"{package}.method."
+    if not place.startswith("method/") or not name.startswith(prefix):
+        return False
+    importing = place.split("/")[1]
+    imported = name.removeprefix(prefix).split(".")[0]
+    if importing == imported:
+        return False
+    return HEIGHT_IN_METHOD.get(importing, 0) <= HEIGHT_IN_METHOD.get(imported, 0)
 
 
 def test_engines_stay_in_the_stack_and_the_method_points_one_way():

@@ -62,27 +62,25 @@ def find_runs(folder: Path) -> list[Path]:
 
 def status_of(path: Path, *, now: float | None = None) -> RunStatus:
     """Read the status of a run. Raises R3Error where there is neither a run nor a job script."""
-    run, now = RunDirectory(path), time.time() if now is None else now
+    run = RunDirectory(path)
+    now = time.time() if now is None else now
     if not run.config.is_file() and not run.cluster.is_dir():
         raise R3Error(f"{path} is not a run directory: it has no config.yaml and no job script")
     record = _json(run.cluster / "state.json", JobRecord)
-    newest = (submissions(path) or [{}])[-1]
-    job, waiting = newest.get("job") or record.get("job"), None
-    at_work = record.get("task") or record.get("job")
-    if job != at_work and (queue_entry(at_work)[0] or "PENDING").partition(" ")[0] != "PENDING":
-        job, waiting = at_work, job  # the newest waits for an earlier one
-    record = record if job in (record.get("job"), record.get("task")) else {}
+    job, waiting = _current_job(path, record)
+    if job not in (record.get("job"), record.get("task")):
+        record = {}
     queue, nodes = queue_entry(job)
     state, why = _state(run, record, queue) if job else _without_a_sign(run, _last_error(run))
-    why = f"job {waiting} waits for it" if waiting else why
+    if waiting is not None:
+        why = f"job {waiting} waits for it"
     if run.finished.is_file():
         state, why = "finished", None
     metrics, evaluations = run.read_metrics(), run.read_evaluations()
     last = metrics[-1] if metrics else {}
     num_steps = _json(run.first_page, dict).get("steps")
     num_steps = num_steps if isinstance(num_steps, int) else None
-    if step := _latest(run):
-        minutes = (now - (run.checkpoints / "_actor" / "latest").stat().st_mtime) / 60
+    tokens = last.get("generated_tokens_total")
     return RunStatus(
         run=str(path),
         job=job,
@@ -90,41 +88,72 @@ def status_of(path: Path, *, now: float | None = None) -> RunStatus:
         step=last.get("step"),
         num_steps=num_steps,
         to_go_s=to_go_s(metrics, num_steps=num_steps) if state == "running" else None,
-        tokens=int(last["generated_tokens_total"])
-        if last.get("generated_tokens_total") is not None
-        else None,
+        tokens=None if tokens is None else int(tokens),
         reward=last.get("fresh/reward"),
         held_out=evaluations[-1].get("pass_at_1") if evaluations else None,
-        checkpoint=f"{step}, {minutes:.0f} min ago" if step else None,
+        checkpoint=_checkpoint(run, now),
         nodes=nodes or ",".join(record.get("nodes", [])) or None,
         last=why,
     )
 
 
+def _current_job(path: Path, record: dict) -> tuple[str | None, str | None]:
+    """Return the job to describe, and the newest one if it only waits for an earlier one to end."""
+    newest = (submissions(path) or [{}])[-1]
+    job = newest.get("job") or record.get("job")
+    at_work = record.get("task") or record.get("job")
+    if job == at_work:
+        return job, None
+    queue, _ = queue_entry(at_work)
+    if not queue or queue.partition(" ")[0] == "PENDING":
+        return job, None
+    return at_work, job
+
+
+def _checkpoint(run: RunDirectory, now: float) -> str | None:
+    """Describe the newest checkpoint, "step 12, 4 min ago"; None without one."""
+    step = _latest(run)
+    if not step:
+        return None
+    minutes = (now - (run.checkpoints / "_actor" / "latest").stat().st_mtime) / 60
+    return f"{step}, {minutes:.0f} min ago"
+
+
 def _state(run: RunDirectory, record: dict, queue: str | None) -> tuple[str, str | None]:
     """Describe a job of Slurm, with the reason where there is one."""
-    has_ended = record.get("state") == "ended"
-    step = _latest(run) if has_ended and record.get("code") == GO_ON else ""
-    saved = f"preempted at {step}, saved" if step else None
+    saved = _saved_when_preempted(run, record)
     why = saved or _last_error(run) or record.get("why")
     if queue is not None and queue.startswith("PENDING"):
-        waits = queue.partition(" ")[2]
-        state = ("requeued" if record else "queued") + (
-            f" ({waits})" if waits not in ("", "None") else ""
-        )
+        state = _state_of_waiting(queue, has_run=bool(record))
         return state, f"{why}, requeued" if saved else why
+    if queue is not None and queue.startswith("RUNNING"):
+        return record.get("state") or "starting", why
     if queue is not None:
-        return (record.get("state") or "starting") if queue.startswith(
-            "RUNNING"
-        ) else queue.lower(), why
-    if has_ended:
-        return {0: "ended", GO_ON: "preempted, saved"}.get(record.get("code", 1), "failed"), why
+        return queue.lower(), why
+    if record.get("state") == "ended":
+        states = {0: "ended", GO_ON: "preempted, saved"}
+        return states.get(record.get("code", 1), "failed"), why
     if record:
         return (
             "gone",
             "its job is not in the queue, and its end was not recorded: killed, or its first node was lost",
         )
     return _without_a_sign(run, why)
+
+
+def _saved_when_preempted(run: RunDirectory, record: dict) -> str | None:
+    """Say at which checkpoint a preempted job saved; None if it was not preempted, or saved none."""
+    if record.get("state") != "ended" or record.get("code") != GO_ON:
+        return None
+    step = _latest(run)
+    return f"preempted at {step}, saved" if step else None
+
+
+def _state_of_waiting(queue: str, *, has_run: bool) -> str:
+    """Describe a pending job, with Slurm's reason if it gives one."""
+    state = "requeued" if has_run else "queued"
+    reason = queue.partition(" ")[2]
+    return state if reason in ("", "None") else f"{state} ({reason})"
 
 
 def _without_a_sign(run: RunDirectory, why: str | None) -> tuple[str, str | None]:
@@ -134,7 +163,9 @@ def _without_a_sign(run: RunDirectory, why: str | None) -> tuple[str, str | None
         return "running", None
     if holder is not None and why is None:
         return "gone", f"{holder} was killed"
-    return ("failed" if why else "started" if run.config.is_file() else "not started"), why
+    if why:
+        return "failed", why
+    return "started" if run.config.is_file() else "not started", why
 
 
 def _latest(run: RunDirectory) -> str:
@@ -155,36 +186,41 @@ def status_page(statuses: Sequence[RunStatus], *, width: int) -> str:
     """Format a line of numbers per run; below it tokens, checkpoint, job, and why it ended."""
     row = "{:<10}  {:>9}  {:>6}  {:>8}  {:>7}".format
     heads = row("state", "step", "reward", "held-out", "to go")
-    names = min(
-        max(len("run"), *(len(on_one_line(each.run)) for each in statuses)),
-        max(10, width - len(heads) - 2),
-    )
+    longest = max(len(on_one_line(each.run)) for each in statuses)
+    names = min(max(len("run"), longest), max(10, width - len(heads) - 2))
     lines = [f"{'run':<{names}}  {heads}"]
     for each in statuses:
         name = on_one_line(each.run)
-        step = (
-            "-"
-            if each.step is None
-            else f"{each.step} of {each.num_steps}"
-            if each.num_steps
-            else str(each.step)
-        )
         reward = "-" if each.reward is None else f"{each.reward:.3f}"
         held_out = "-" if each.held_out is None else f"{each.held_out:.1%}"
         to_go = "-" if each.to_go_s is None else duration(each.to_go_s)
         if len(name) > names:  # a path is to be copied: it is never broken
             lines.append(name)
             name = ""
-        lines.append(f"{name:<{names}}  {row(each.state, step, reward, held_out, to_go)}")
-        facts = [
-            "" if each.tokens is None else f"{each.tokens:,} tokens",
-            "" if each.checkpoint is None else f"checkpoint of {each.checkpoint}",
-            ""
-            if each.job is None
-            else f"job {each.job}" + ("" if each.nodes is None else f" on {each.nodes}"),
-        ]
-        for text in ("; ".join(filter(None, facts)), on_one_line(each.last or "")):
+        numbers = row(each.state, _progress(each), reward, held_out, to_go)
+        lines.append(f"{name:<{names}}  {numbers}")
+        for text in (_facts(each), on_one_line(each.last or "")):
             lines += textwrap.wrap(
                 text, width=width, initial_indent="  ", subsequent_indent="  "
             )
     return "\n".join(lines)
+
+
+def _progress(status: RunStatus) -> str:
+    """Format the step, "3 of 8" if the number of steps is known."""
+    if status.step is None:
+        return "-"
+    return f"{status.step} of {status.num_steps}" if status.num_steps else str(status.step)
+
+
+def _facts(status: RunStatus) -> str:
+    """Format tokens, checkpoint and job, as far as they are known."""
+    facts: list[str] = []
+    if status.tokens is not None:
+        facts.append(f"{status.tokens:,} tokens")
+    if status.checkpoint is not None:
+        facts.append(f"checkpoint of {status.checkpoint}")
+    if status.job is not None:
+        nodes = "" if status.nodes is None else f" on {status.nodes}"
+        facts.append(f"job {status.job}{nodes}")
+    return "; ".join(facts)

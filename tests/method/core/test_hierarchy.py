@@ -19,31 +19,34 @@ def hierarchy_advantages(states, returns, **options):
 def brute_force(states, returns, *, depth, alpha, eps):
     """Straight from the definition: for every step and level, look at every other step."""
     steps = [(i, t) for i, mine in enumerate(states) for t in range(len(mine))]
-    contexts = {
-        (i, t, k): [
-            states[i][t - back] if t >= back else "before the start" for back in range(k + 1)
-        ]
-        for i, t in steps
-        for k in range(depth + 1)
-    }
     result = [[0.0] * len(mine) for mine in states]
     for i, t in steps:
-        levels = []
+        weighted, weights = 0.0, 0.0
         for k in range(depth + 1):
-            here = [(j, u) for j, u in steps if contexts[j, u, k] == contexts[i, t, k]]
-            same = [returns[j][u] for j, u in here]
+            here = context(states[i], t, k)
+            same = [returns[j][u] for j, u in steps if context(states[j], u, k) == here]
             if len(same) == 1:
                 continue
-            mean = sum(same) / len(same)
-            a = returns[i][t] - mean
-            squares = sum((value - mean) ** 2 for value in same)
-            a /= (squares / (len(same) - 1)) ** 0.5 + eps
-            levels.append(((k + 1) ** alpha, 0.0 if min(same) == max(same) else a))
-        if levels:
-            result[i][t] = sum(weight * a for weight, a in levels) / sum(
-                weight for weight, _ in levels
-            )
+            weight = (k + 1) ** alpha
+            weighted += weight * advantage_among(returns[i][t], same, eps)
+            weights += weight
+        if weights > 0:
+            result[i][t] = weighted / weights
     return result
+
+
+def context(states, t, k):
+    """The state of step t and the k states before it."""
+    return [states[t - back] if t >= back else "before the start" for back in range(k + 1)]
+
+
+def advantage_among(value, values, eps):
+    """(value - mean) / (std + eps), which is 0 where all values are equal."""
+    if min(values) == max(values):
+        return 0.0
+    mean = sum(values) / len(values)
+    squares = sum((other - mean) ** 2 for other in values)
+    return (value - mean) / ((squares / (len(values) - 1)) ** 0.5 + eps)
 
 
 def test_by_hand():
