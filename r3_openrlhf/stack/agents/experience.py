@@ -4,6 +4,7 @@ in the step.
 Answers trainer/ppo_utils/experience_maker.py:284 (`reshape(-1, n_samples_per_prompt)`): tasks
 have any number of turns, so a step has any number of rows, completed by fillers as R³'s."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
@@ -163,18 +164,25 @@ def trajectory_metrics(trajectories: Sequence[Trajectory], *, depth: int) -> dic
     other turn."""
     played = [one for one in trajectories if one.end is not End.LOST]
     turns = [turn for one in played for turn in one.turns]
-    lengths = [len(one.turns) for one in played] or [0]
-    alone = steps_alone(trajectories, depth=depth)
-    return {
+    ends = Counter(one.end for one in trajectories)
+    num_turns = [len(one.turns) for one in played]
+    metrics = {
         "r3/agents/trajectories": float(len(trajectories)),
-        "r3/agents/lost": float(len(trajectories) - len(played)),
-        "r3/agents/success_rate": fmean([bool(one.success) for one in played] or [0]),
-        "r3/agents/reward_mean": fmean([sum(one.rewards()) for one in played] or [0]),
-        "r3/agents/turns_mean": fmean(lengths),
-        "r3/agents/turns_max": float(max(lengths)),
-        "r3/agents/turn_limit": float(sum(one.end is End.TURN_LIMIT for one in played)),
-        "r3/agents/prompt_limit": float(sum(one.end is End.PROMPT_LIMIT for one in played)),
-        "r3/agents/invalid_rate": fmean([not turn.valid for turn in turns] or [0]),
-        "r3/agents/truncated_rate": fmean([turn.truncated for turn in turns] or [0]),
-        **{f"r3/agents/alone_{k}": share for k, share in enumerate(alone)},
+        "r3/agents/lost": float(ends[End.LOST]),
+        "r3/agents/success_rate": _mean(bool(one.success) for one in played),
+        "r3/agents/reward_mean": _mean(sum(one.rewards()) for one in played),
+        "r3/agents/turns_mean": _mean(num_turns),
+        "r3/agents/turns_max": float(max(num_turns, default=0)),
+        "r3/agents/turn_limit": float(ends[End.TURN_LIMIT]),
+        "r3/agents/prompt_limit": float(ends[End.PROMPT_LIMIT]),
+        "r3/agents/invalid_rate": _mean(not turn.valid for turn in turns),
+        "r3/agents/truncated_rate": _mean(turn.truncated for turn in turns),
     }
+    for level, share in enumerate(steps_alone(trajectories, depth=depth)):
+        metrics[f"r3/agents/alone_{level}"] = share
+    return metrics
+
+
+def _mean(values: Iterable[float]) -> float:
+    """Return the mean of these values; 0.0 where there is none."""
+    return fmean(list(values) or [0.0])
