@@ -94,9 +94,10 @@ def check_fields(section: Any, prefix: str = "", *, key_of: Callable[[str], str]
     """
     hints = typing.get_type_hints(type(section))
     for field in dataclasses.fields(section):
-        value, key = getattr(section, field.name), f"{prefix}{key_of(field.name)}"
-        bounds, words = field.metadata.get("bounds"), field.metadata.get("words")
+        key = f"{prefix}{key_of(field.name)}"
         hint = hints[field.name]
+        bounds, words = field.metadata.get("bounds"), field.metadata.get("words")
+        value = getattr(section, field.name)
         if dataclasses.is_dataclass(hint):
             setattr(section, field.name, section_of(key, hint, value))
         if hint is bool and not isinstance(value, bool):
@@ -104,21 +105,42 @@ def check_fields(section: Any, prefix: str = "", *, key_of: Callable[[str], str]
         if value is None:
             continue
         if hint in (str, str | None) and not isinstance(words, OpenTable):
-            if not isinstance(value, str | os.PathLike):
-                raise ConfigError(f"{key} is {quoted(value)}; use text")
-            setattr(section, field.name, str(value))
-        if bounds is not None and not bounds.allow(value):
-            raise ConfigError(f"{key} is {quoted(value)}; {bounds}")
-        if bounds is not None and int in (hint, *typing.get_args(hint)):
-            if value != int(value):
-                raise ConfigError(f"{key} is {value}; use a whole number")
-            setattr(section, field.name, int(value))
-        if isinstance(words, OpenTable):
-            words[value]  # an unknown word is an error
-        elif words is not None and not (isinstance(value, str) and value in list(words)):
-            raise ConfigError(
-                f"{key} is {quoted(value)}, which does not exist; {nearest(str(value), list(words))}"
-            )
+            setattr(section, field.name, _text(key, value))
+        if bounds is not None:
+            is_whole = int in (hint, *typing.get_args(hint))
+            setattr(section, field.name, _bounded(key, value, bounds, is_whole=is_whole))
+        if words is not None:
+            _check_word(key, value, words)
+
+
+def _text(key: str, value: object) -> str:
+    """Return a text or path as text. ConfigError: it is neither."""
+    if not isinstance(value, str | os.PathLike):
+        raise ConfigError(f"{key} is {quoted(value)}; use text")
+    return str(value)
+
+
+def _bounded(key: str, value: Any, bounds: Bounds, *, is_whole: bool) -> Any:
+    """Return a number, as an int where it must be whole. ConfigError: it is out of its bounds."""
+    if not bounds.allow(value):
+        raise ConfigError(f"{key} is {quoted(value)}; {bounds}")
+    if not is_whole:
+        return value
+    if value != int(value):
+        raise ConfigError(f"{key} is {value}; use a whole number")
+    return int(value)
+
+
+def _check_word(key: str, value: object, words: OpenTable[Any] | Iterable[str]) -> None:
+    """ConfigError: the value is none of the words."""
+    if isinstance(words, OpenTable):
+        words[value]  # an unknown word is an error
+        return
+    known = list(words)
+    if not isinstance(value, str) or value not in known:
+        raise ConfigError(
+            f"{key} is {quoted(value)}, which does not exist; {nearest(str(value), known)}"
+        )
 
 
 class Section:

@@ -8,7 +8,7 @@ import contextlib
 import functools
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -57,44 +57,63 @@ def refusal(name: str, value: object, instead: str) -> InvalidValue:
 
 def _contradictions(rollout: Rollout) -> Iterator[tuple[str, str]]:
     """Yield each field that others contradict, and what to use instead."""
-    length, state, logprobs = rollout.num_tokens, rollout.state, len(rollout.response_logprobs)
-    graded, reward = rollout.verdict is not Verdict.UNGRADED, rollout.reward
-    if not rollout.uid.isascii() and any(
-        "\ud800" <= letter <= "\udfff" for letter in rollout.uid
-    ):
+    length = rollout.num_tokens
+    is_imported = rollout.context is Context.IMPORTED
+    if _has_surrogates(rollout.uid):
         yield "uid", "valid Unicode"
-    if graded and not length:
+    if rollout.verdict is not Verdict.UNGRADED and not length:
         yield "response_ids", "at least one token, the end mark, or the verdict ungraded"
-    if not rollout.has_logprobs and (rollout.context is not Context.IMPORTED or logprobs):
-        yield (
-            "response_logprobs",
-            f"{length} values, one for each of the response_ids, not {logprobs}",
-        )
-    if (
-        graded
-        and (reward is None or abs(reward) > MAX_REWARD)
-        or not graded
-        and reward is not None
-    ):
-        yield (
-            "reward",
-            f"{'a number up to 1e6' if graded else 'None'}, because the verdict is {rollout.verdict}",
-        )
-    if rollout.turns is not None and sum(turn.num_tokens for turn in rollout.turns) != max(
-        1, length
-    ):
+    if not rollout.has_logprobs:
+        num_logprobs = len(rollout.response_logprobs)
+        # an imported rollout may have none at all
+        if not is_imported or num_logprobs:
+            instead = f"{length} values, one for each of the response_ids, not {num_logprobs}"
+            yield "response_logprobs", instead
+    reward = _reward_allowed(rollout)
+    if reward is not None:
+        yield "reward", f"{reward}, because the verdict is {rollout.verdict}"
+    if not _turns_add_up(rollout):
         yield "turns", f"turns whose num_tokens add up to the {length} response tokens"
-    if (rollout.context is Context.IMPORTED) != bool(rollout.origin):
+    if is_imported != bool(rollout.origin):
         yield "origin", "where an imported rollout is from, and no text for any other"
-    bounds = [place for run in rollout.given for place in run]
-    if (
-        any(len(run) != 2 for run in rollout.given)
-        or bounds != sorted(set(bounds))
-        or max(bounds, default=0) > length
-    ):
+    if not _are_runs(rollout.given, length=length):
         yield "given", f"runs (begin, end) of the {length} response tokens, in order and apart"
-    if state is not None and not all(0 < cut < length for cut, _ in state.cuts):
+    cuts = () if rollout.state is None else rollout.state.cuts
+    if not all(0 < cut < length for cut, _ in cuts):
         yield "state", f"one after at least 1 and less than {length} tokens"
+
+
+def _has_surrogates(text: str) -> bool:
+    """Tell whether a text has half of a surrogate pair, which UTF-8 cannot hold."""
+    if text.isascii():
+        return False
+    return any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def _reward_allowed(rollout: Rollout) -> str | None:
+    """Say which reward the verdict allows; None: the rollout has such a one."""
+    if rollout.verdict is Verdict.UNGRADED:
+        return None if rollout.reward is None else "None"
+    if rollout.reward is None or abs(rollout.reward) > MAX_REWARD:
+        return "a number up to 1e6"
+    return None
+
+
+def _turns_add_up(rollout: Rollout) -> bool:
+    """Tell whether the turns of a trajectory, if it is one, have as many tokens as the response."""
+    if rollout.turns is None:
+        return True
+    num_tokens = sum(turn.num_tokens for turn in rollout.turns)
+    return num_tokens == max(1, rollout.num_tokens)
+
+
+def _are_runs(runs: Sequence[tuple[int, ...]], *, length: int) -> bool:
+    """Tell whether these are runs (begin, end) within `length` tokens, in order and apart."""
+    if any(len(run) != 2 for run in runs):
+        return False
+    bounds = [bound for run in runs for bound in run]
+    are_rising = bounds == sorted(set(bounds))
+    return are_rising and max(bounds, default=0) <= length
 
 
 # ── a reader for each type of a field ──
