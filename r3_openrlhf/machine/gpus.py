@@ -95,21 +95,34 @@ def visible(gpus: Sequence[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
     more. Of a MIG device only its name is known: it is a whole one that no one shares."""
     setting = environment.get("CUDA_VISIBLE_DEVICES")
     if setting is None:
-        numbers = (
-            environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS") or ""
-        ).split(",")
-        chosen = [gpu for gpu in gpus if gpu.index in numbers]
-        return chosen if len(gpus) > len(numbers) and chosen else list(gpus)
+        return _of_slurm(gpus, environment)
     driver = gpus[0].driver if gpus else ""
-    chosen = []
-    for name in filter(None, (part.strip() for part in setting.split(","))):
-        named = [gpu for gpu in gpus if gpu.index == name or gpu.uuid.startswith(name)]
-        if name.startswith("MIG-"):
-            named = [Gpu(name, name, 0, 0, "MIG", driver)]
+    chosen: list[Gpu] = []
+    for part in setting.split(","):
+        name = part.strip()
+        if not name:
+            continue
+        named = _named(gpus, name, driver=driver)
         if len(named) != 1:
             break
         chosen += named
     return chosen
+
+
+def _of_slurm(gpus: Sequence[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
+    """Keep the GPUs of the Slurm step or job; all where it names none of more."""
+    setting = environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS") or ""
+    numbers = setting.split(",")
+    chosen = [gpu for gpu in gpus if gpu.index in numbers]
+    shows_others = len(gpus) > len(numbers)
+    return chosen if chosen and shows_others else list(gpus)
+
+
+def _named(gpus: Sequence[Gpu], name: str, *, driver: str) -> list[Gpu]:
+    """Return the GPUs with this number or begin of a UUID. A MIG device is made of its name."""
+    if name.startswith("MIG-"):
+        return [Gpu(name, name, 0, 0, "MIG", driver)]
+    return [gpu for gpu in gpus if gpu.index == name or gpu.uuid.startswith(name)]
 
 
 def taken_memory(gpus: Sequence[Gpu], *, share: float) -> list[tuple[str, bool]]:
