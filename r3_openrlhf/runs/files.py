@@ -181,8 +181,8 @@ def read_lines(path: Path, kind: type = AnyLine) -> Iterator[dict[str, Any]]:
             if not line.endswith(b"\n") and line.startswith(b"{"):
                 return
             with _sentences(path, number):
-                found = _decode(line, kind)
-            yield found
+                content = _decode(line, kind)
+            yield content
 
 
 def check_line(line: dict[str, Any], kind: type) -> None:
@@ -194,8 +194,21 @@ def check_line(line: dict[str, Any], kind: type) -> None:
 
 
 def _decode(text: bytes, kind: type) -> dict[str, Any]:
+    """Read one JSON object of this kind. ValueError: what is wrong with the text."""
+    value = _object_of(text, kind)
+    for key, number in value.items():
+        if isinstance(number, int) and abs(number) > LARGEST:
+            raise ValueError(f"{key[:80]} has too many digits")
+    if kind is MetricsLine:
+        _check_numbers(value)
+        _add_newer_names(value)
+    return value
+
+
+def _object_of(text: bytes, kind: type) -> dict[str, Any]:
+    """Read one JSON object of this kind, its numbers unchecked. ValueError: it is none."""
     try:
-        value = msgspec.json.decode(text)
+        value: dict[str, Any] = msgspec.json.decode(text)
         msgspec.convert(value, kind, strict=True)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
@@ -205,18 +218,20 @@ def _decode(text: bytes, kind: type) -> dict[str, Any]:
         raise ValueError(f"it is not what a run writes ({error})") from error
     except msgspec.DecodeError as error:
         raise ValueError(f"it is not JSON ({error})") from error
-    for key, number in value.items():
-        if isinstance(number, int) and abs(number) > LARGEST:
-            raise ValueError(f"{key[:80]} has too many digits")
-    if kind is MetricsLine:
-        for key, number in value.items():
-            if key != "not_finite" and (
-                isinstance(number, bool) or not isinstance(number, int | float | None)
-            ):
-                raise ValueError(f"{key} is no number")
-        value |= {
-            name: value[old]
-            for old, name in OLDER_NAMES.items()
-            if old in value and name not in value
-        }
     return value
+
+
+def _check_numbers(line: dict[str, Any]) -> None:
+    """ValueError: a metric is no number; null stands for one that is not finite."""
+    for key, number in line.items():
+        if key == "not_finite":
+            continue
+        if isinstance(number, bool) or not isinstance(number, int | float | None):
+            raise ValueError(f"{key} is no number")
+
+
+def _add_newer_names(line: dict[str, Any]) -> None:
+    """Add the present names of metrics that an older version wrote under others."""
+    for old, name in OLDER_NAMES.items():
+        if old in line and name not in line:
+            line[name] = line[old]

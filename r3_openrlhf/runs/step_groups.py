@@ -70,12 +70,13 @@ def groups_of(rows: Sequence[Row], *, step: int) -> list[StepGroup]:
 
 
 def _group(uid: str, context: Context, rows: list[Row], step: int) -> StepGroup:
+    """Count and sum the rows of one group."""
     fresh = [row for row in rows if row["recalled_from"] is None]
     recalled = [row for row in rows if row["recalled_from"] is not None]
+    ranked = [row for row in rows if row.get("ranked")]
     rollouts = _first_turns(fresh)
-    correct = [row for row in rollouts if row["verdict"] == Verdict.CORRECT]
-    wrong = [row for row in rollouts if row["verdict"] == Verdict.WRONG]
-    rewards = [row["reward"] for row in rows if row["reward"] is not None]
+    correct = _with_verdict(rollouts, Verdict.CORRECT)
+    wrong = _with_verdict(rollouts, Verdict.WRONG)
     return StepGroup(
         uid=uid,
         context=context,
@@ -87,31 +88,43 @@ def _group(uid: str, context: Context, rows: list[Row], step: int) -> StepGroup:
         num_ungraded=len(rollouts) - len(correct) - len(wrong),
         num_cut=sum(row["truncated"] for row in fresh),
         num_recalled=len(_first_turns(recalled)),
-        num_ranked=sum(bool(row.get("ranked")) for row in rows),
-        oldest=max(
-            (step - row["recalled_from"] for row in recalled if not row.get("origin")),
-            default=0,
-        ),
+        num_ranked=len(ranked),
+        oldest=max(_ages(recalled, step), default=0),
         shortest_correct=min((row["num_tokens"] for row in correct), default=None),
-        mean_tokens=fmean(row["num_tokens"] for row in fresh) if fresh else 0.0,
-        mean_reward=fmean(rewards) if rewards else None,
+        mean_tokens=_mean([row["num_tokens"] for row in fresh]) or 0.0,
+        mean_reward=_mean([row["reward"] for row in rows if row["reward"] is not None]),
         mass=_mass(rows),
         recalled_mass=_mass(recalled),
-        ranked_mass=_mass(row for row in rows if row.get("ranked")),
+        ranked_mass=_mass(ranked),
     )
 
 
+def _with_verdict(rows: Sequence[Row], verdict: Verdict) -> list[Row]:
+    """Keep the rows with this verdict."""
+    return [row for row in rows if row["verdict"] == verdict]
+
+
+def _ages(recalled: Sequence[Row], step: int) -> list[int]:
+    """Return the ages in steps of recalled rows; an imported one has no step of this run."""
+    return [step - row["recalled_from"] for row in recalled if not row.get("origin")]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    """Compute the mean; None of no values."""
+    return fmean(values) if values else None
+
+
 def _mass(rows: Iterable[Row]) -> float:
+    """Sum |advantage|; a row that was not trained on has none."""
     return sum(abs(row["advantage"] or 0.0) for row in rows)
 
 
 def _first_turns(rows: Sequence[Row]) -> list[Row]:
-    """Return a row of each trajectory, with its verdict; all rows where there are no trajectories."""
-    return list(
-        {
-            row.get("trajectory") or place: row for place, row in reversed([*enumerate(rows)])
-        }.values()
-    )[::-1]
+    """Return the first row of each trajectory, with its verdict, and each row that is of none."""
+    first_turns: dict[str | int, Row] = {}
+    for place, row in enumerate(rows):
+        first_turns.setdefault(row.get("trajectory") or place, row)
+    return list(first_turns.values())
 
 
 def fate_of(rows: Sequence[Row], *, was_reflected: bool) -> str | None:

@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-from collections.abc import Iterable
 from typing import Any
 
 from r3_openrlhf.config import R3Config
@@ -39,9 +38,9 @@ def _shares_heads(size: int, *, heads: int, kv_heads: int) -> bool:
 def fits(config: R3Config, shape: ModelShape, gpu: Gpu) -> bool:
     """Check that each phase fits, and that an engine has space for the longest row."""
     phases, kv_tokens = memory_of(config, shape, gpu)
-    return all(phase.peak <= gpu.memory_bytes for phase in phases) and not missing_kv_cache(
-        config, kv_tokens
-    )
+    if missing_kv_cache(config, kv_tokens):
+        return False
+    return all(phase.peak <= gpu.memory_bytes for phase in phases)
 
 
 def remedies(config: R3Config, shape: ModelShape, gpu: Gpu) -> list[tuple[str, ...]]:
@@ -53,7 +52,7 @@ def remedies(config: R3Config, shape: ModelShape, gpu: Gpu) -> list[tuple[str, .
         if key != "cluster.vllm_tensor_parallel_size"
         or _shares_heads(value, heads=shape.heads, kv_heads=shape.kv_heads)
     ]
-    found: list[tuple[str, ...]] = []
+    ways: list[tuple[str, ...]] = []
     for number in (1, 2, 3):
         for chosen in itertools.combinations(changes, number):
             keys = [key for key, _ in chosen]
@@ -61,40 +60,53 @@ def remedies(config: R3Config, shape: ModelShape, gpu: Gpu) -> list[tuple[str, .
                 continue
             changed = _changed(config, chosen)
             if changed is not None and fits(changed, shape, gpu):
-                found.append(tuple(f"{key}={str(value).lower()}" for key, value in chosen))
-            if len(found) == 2:
-                return found
-        if found:
-            return found
-    return found
+                ways.append(tuple(f"{key}={str(value).lower()}" for key, value in chosen))
+            if len(ways) == 2:
+                return ways
+        if ways:
+            return ways
+    return ways
 
 
 def _changes(config: R3Config) -> list[tuple[str, Any]]:
     """Return settings that may change, cheapest first: the micro-batch, then where weights and states are."""
     train, cluster, longest = config.train, config.cluster, config.data.max_len
-    of_rollout = config.rollout.max_tokens_per_gpu or train.max_tokens_per_gpu
-    share, size = cluster.vllm_gpu_memory_utilization, cluster.vllm_tensor_parallel_size
-    values: dict[str, Iterable[Any]] = {
-        "model.gradient_checkpointing": [True] * (not config.model.gradient_checkpointing),
-        "rollout.max_tokens_per_gpu": [longest]
-        * (train.dynamic_batch and of_rollout > longest),
-        "train.max_tokens_per_gpu": [longest]
-        * (train.dynamic_batch and train.max_tokens_per_gpu > longest),
-        "train.micro_batch_size": [1]
-        * (not train.dynamic_batch and train.micro_batch_size > 1),
-        "cluster.vllm_gpu_memory_utilization": [
-            *(other for other in (0.8, 0.7, 0.6, 0.5, 0.4) if other < share),
-            *[0.8] * (share < 0.8),
-        ],
-        "cluster.enable_sleep": [True] * (not cluster.enable_sleep),
-        "train.zero_stage": range(train.zero_stage + 1, 4),
-        "cluster.vllm_tensor_parallel_size": [
-            n * size for n in (2, 4, 8, 16) if n * size <= cluster.gpus_per_node
-        ],
-        "train.adam_offload": [True] * (not train.adam_offload),
-        "cluster.num_nodes": [nodes for nodes in (2, 4, 8, 16) if nodes > cluster.num_nodes],
-    }
-    return [(key, value) for key, those in values.items() for value in those]
+    changes: list[tuple[str, Any]] = []
+    if not config.model.gradient_checkpointing:
+        changes.append(("model.gradient_checkpointing", True))
+    if train.dynamic_batch:
+        of_rollout = config.rollout.max_tokens_per_gpu or train.max_tokens_per_gpu
+        if of_rollout > longest:
+            changes.append(("rollout.max_tokens_per_gpu", longest))
+        if train.max_tokens_per_gpu > longest:
+            changes.append(("train.max_tokens_per_gpu", longest))
+    elif train.micro_batch_size > 1:
+        changes.append(("train.micro_batch_size", 1))
+    changes += [
+        ("cluster.vllm_gpu_memory_utilization", share) for share in _other_shares(config)
+    ]
+    if not cluster.enable_sleep:
+        changes.append(("cluster.enable_sleep", True))
+    changes += [("train.zero_stage", stage) for stage in range(train.zero_stage + 1, 4)]
+    sizes = [n * cluster.vllm_tensor_parallel_size for n in (2, 4, 8, 16)]
+    changes += [
+        ("cluster.vllm_tensor_parallel_size", size)
+        for size in sizes
+        if size <= cluster.gpus_per_node
+    ]
+    if not train.adam_offload:
+        changes.append(("train.adam_offload", True))
+    changes += [
+        ("cluster.num_nodes", nodes) for nodes in (2, 4, 8, 16) if nodes > cluster.num_nodes
+    ]
+    return changes
+
+
+def _other_shares(config: R3Config) -> list[float]:
+    """Return shares of a GPU for the engine: smaller ones, then the largest, which may be larger."""
+    share = config.cluster.vllm_gpu_memory_utilization
+    smaller = [other for other in (0.8, 0.7, 0.6, 0.5, 0.4) if other < share]
+    return [*smaller, 0.8] if share < 0.8 else smaller
 
 
 def _changed(config: R3Config, changes: tuple[tuple[str, Any], ...]) -> R3Config | None:
@@ -123,10 +135,8 @@ def start_check(config: R3Config, shape: ModelShape, gpu: Gpu) -> str | None:
     use = (
         f"use {' or '.join(ways) or 'more GPUs, or a smaller model'} (r3 plan shows each part)"
     )
-    surest, worst = (
-        max(phases, key=lambda phase: phase.sure),
-        max(phases, key=lambda phase: phase.peak),
-    )
+    surest = max(phases, key=lambda phase: phase.sure)
+    worst = max(phases, key=lambda phase: phase.peak)
     if surest.sure > gpu.memory_bytes:
         raise ConfigError(
             f"this run does not fit: weights, optimizer and engine alone take {gib(surest.sure)} GiB of a GPU in the phase "
