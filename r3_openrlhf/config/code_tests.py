@@ -15,6 +15,7 @@ import math
 import re
 import symtable
 import sys
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -25,8 +26,19 @@ from r3_openrlhf.method.errors import DataError
 MAX_CHARS = 4_000_000  # of one problem's tests, as a reward server takes them
 MAX_TESTS = 1000
 # What programs and tests import besides the standard library. Not all that is installed: some packages hold the answers of benchmarks
-PACKAGES = tuple(
-    "numpy scipy pandas sympy mpmath networkx sortedcontainers dateutil pytz six regex tzdata".split()
+PACKAGES = (
+    "numpy",
+    "scipy",
+    "pandas",
+    "sympy",
+    "mpmath",
+    "networkx",
+    "sortedcontainers",
+    "dateutil",
+    "pytz",
+    "six",
+    "regex",
+    "tzdata",
 )
 # rewards/code/pytest_stand_in.txt, which tests import
 OF_PYTEST = frozenset({"raises", "approx", "mark", "param"})
@@ -85,64 +97,102 @@ def read_tests(text: str) -> CodeTests:
 
 def _check(tests: CodeTests) -> None:
     """DataError: there are no tests, or they cannot be run."""
-    texts = [*tests.inputs, *tests.outputs]
-    limits = [limit for limit in (tests.time_limit, tests.memory_limit_mb) if limit is not None]
-    is_program, number = tests.kind == "standard input", tests.number
-    faults = {
-        f"its tests name the language {tests.language[:40]!r}, which is no valid word": not re.fullmatch(
-            r"[^\W\d][\w+#]*", tests.language
-        ),
-        "its tests have both asserts and inputs; use one of the two": tests.asserts and texts,
-        f"its tests have {len(tests.inputs)} inputs and {len(tests.outputs)} outputs": len(
-            tests.inputs
-        )
-        != len(tests.outputs),
-        "it has no tests, so no program can be correct": not number,
-        f"it has {number} tests, more than {MAX_TESTS}": number > MAX_TESTS,
-        f"its tests have limits of {limits}; use numbers above 0": not all(
-            math.isfinite(limit) and limit > 0 for limit in limits
-        ),
-        "one of its asserts is empty": not all(line.strip() for line in tests.asserts),
-        "fn_name is not the name of a function": not (tests.fn_name or "f").isidentifier(),
-        "it has an fn_name, but an input is not a list of arguments": tests.fn_name
-        and not all(isinstance(arguments, list) for arguments in tests.inputs),
-        "it has no fn_name, but an input or output is not a text": is_program
-        and not all(isinstance(text, str) for text in texts),
-        "its checker is not Python": statements(tests.checker or "") is None,
-        "all its expected outputs are empty, so that a program that does nothing would pass": is_program
-        and not tests.checker
-        and not any(str(text).strip() for text in tests.outputs),
-    }
-    if fault := next((sentence for sentence, holds in faults.items() if holds), None):
-        raise DataError(fault)
+    _check_shape(tests)
+    _check_types(tests)
+    _check_use(tests)
     if tests.asserts:
-        try:
-            setup, sources = shared_lines(tests)
-            nodes: list[Any] = [*ast.walk(ast.parse("\n".join([setup, *sources])))]
-            imports = [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
-            modules = [
-                getattr(node, "module", None) or alias.name
-                for node in imports
-                for alias in node.names
-            ]
-            roots = {module.partition(".")[0] for module in modules} - {"solution", "pytest"}
-            known = (
-                roots if tests.language != "python" else {*PACKAGES, *sys.stdlib_module_names}
-            )
-            lacking = sorted(
-                name
-                for name in roots
-                if name not in known or importlib.util.find_spec(name) is None
-            )
-            lacking += sorted(
-                f"pytest.{name}" for name in _names_of("pytest", nodes) if name not in OF_PYTEST
-            )
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise DataError(f"its tests are no Python ({type(error).__name__})") from error
-        if lacking:
-            raise DataError(f"its tests import {lacking[0]}, which programs cannot import here")
-        if not sources:
-            raise DataError("its asserts only define something, so that any program would pass")
+        _check_asserts(tests)
+
+
+def _check_shape(tests: CodeTests) -> None:
+    """DataError: the language, number or limits of the tests, whatever their kind is."""
+    if not re.fullmatch(r"[^\W\d][\w+#]*", tests.language):
+        language = tests.language[:40]
+        raise DataError(f"its tests name the language {language!r}, which is no valid word")
+    if tests.asserts and (tests.inputs or tests.outputs):
+        raise DataError("its tests have both asserts and inputs; use one of the two")
+    num_inputs, num_outputs = len(tests.inputs), len(tests.outputs)
+    if num_inputs != num_outputs:
+        raise DataError(f"its tests have {num_inputs} inputs and {num_outputs} outputs")
+    if not tests.number:
+        raise DataError("it has no tests, so no program can be correct")
+    if tests.number > MAX_TESTS:
+        raise DataError(f"it has {tests.number} tests, more than {MAX_TESTS}")
+    limits = [limit for limit in (tests.time_limit, tests.memory_limit_mb) if limit is not None]
+    if not all(math.isfinite(limit) and limit > 0 for limit in limits):
+        raise DataError(f"its tests have limits of {limits}; use numbers above 0")
+
+
+def _check_types(tests: CodeTests) -> None:
+    """DataError: an assert, a function's name, an input or an output is not what its kind needs."""
+    if not all(source.strip() for source in tests.asserts):
+        raise DataError("one of its asserts is empty")
+    if tests.fn_name and not tests.fn_name.isidentifier():
+        raise DataError("fn_name is not the name of a function")
+    if tests.fn_name and not _are_all(list, tests.inputs):
+        raise DataError("it has an fn_name, but an input is not a list of arguments")
+    is_program = tests.kind == "standard input"
+    if is_program and not _are_all(str, [*tests.inputs, *tests.outputs]):
+        raise DataError("it has no fn_name, but an input or output is not a text")
+
+
+def _are_all(kind: type, values: list[Any]) -> bool:
+    """Tell whether each value is of this type."""
+    return all(isinstance(value, kind) for value in values)
+
+
+def _check_use(tests: CodeTests) -> None:
+    """DataError: no checker can run, or a program that does nothing would pass."""
+    if tests.checker and statements(tests.checker) is None:
+        raise DataError("its checker is not Python")
+    if tests.kind != "standard input" or tests.checker:
+        return
+    if not any(str(text).strip() for text in tests.outputs):
+        raise DataError(
+            "all its expected outputs are empty, so that a program that does nothing would pass"
+        )
+
+
+def _check_asserts(tests: CodeTests) -> None:
+    """DataError: tests that are code are no Python, import what they cannot, or test nothing."""
+    try:
+        setup, sources = shared_lines(tests)
+        nodes = list(ast.walk(ast.parse("\n".join([setup, *sources]))))
+        missing = _missing_modules(nodes, tests.language)
+        missing += sorted(
+            f"pytest.{name}" for name in _names_of("pytest", nodes) if name not in OF_PYTEST
+        )
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise DataError(f"its tests are no Python ({type(error).__name__})") from error
+    if missing:
+        raise DataError(f"its tests import {missing[0]}, which programs cannot import here")
+    if not sources:
+        raise DataError("its asserts only define something, so that any program would pass")
+
+
+def _missing_modules(nodes: list[ast.AST], language: str) -> list[str]:
+    """List the imported packages that programs cannot import, sorted.
+
+    Python's are the standard library and PACKAGES, and must be installed; those of another word of
+    reward.code.languages must be installed."""
+    roots: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            # `from . import name` names no module
+            modules = [node.module or alias.name for alias in node.names]
+        elif isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        else:
+            continue
+        roots.update(module.partition(".")[0] for module in modules)
+    roots -= {"solution", "pytest"}
+    if language == "python":
+        known = {*PACKAGES, *sys.stdlib_module_names}
+    else:
+        known = roots
+    return sorted(
+        root for root in roots if root not in known or importlib.util.find_spec(root) is None
+    )
 
 
 def write_tests(tests: CodeTests) -> str:
@@ -167,28 +217,36 @@ def with_number_keys(value: Any) -> Any:
 # Names of tests that are code
 
 # Modules whose names tests use without an import, and two with their usual names
-USUAL = "collections itertools functools heapq bisect math typing decimal fractions datetime pathlib io".split()
+USUAL = [
+    "collections",
+    "itertools",
+    "functools",
+    "heapq",
+    "bisect",
+    "math",
+    "typing",
+    "decimal",
+    "fractions",
+    "datetime",
+    "pathlib",
+    "io",
+]
+_OF_MODULES = {
+    "copy": ["deepcopy"],
+    "dataclasses": ["asdict", "astuple", "dataclass"],
+    "unittest.mock": ["patch", "Mock", "MagicMock"],
+    "operator": ["itemgetter", "attrgetter", "methodcaller"],
+    "contextlib": ["redirect_stdout", "suppress"],
+}
 _OTHERS = {
     "np": "import numpy as np",
     "pd": "import pandas as pd",
     "numpy": "import numpy",
     "pandas": "import pandas",
+    "pytest": "import pytest",
 }
-_OTHERS["pytest"] = "import pytest"
-_OF_MODULES = {
-    "copy": "deepcopy",
-    "dataclasses": "asdict astuple dataclass",
-    "unittest.mock": "patch Mock MagicMock",
-}
-_OF_MODULES |= {
-    "operator": "itemgetter attrgetter methodcaller",
-    "contextlib": "redirect_stdout suppress",
-}
-_OTHERS |= {
-    name: f"from {module} import {name}"
-    for module, names in _OF_MODULES.items()
-    for name in names.split()
-}
+for _module, _names in _OF_MODULES.items():
+    _OTHERS |= {_name: f"from {_module} import {_name}" for _name in _names}
 DEFINITIONS = (
     ast.Import,
     ast.ImportFrom,
@@ -233,29 +291,36 @@ def split_names(tests: CodeTests) -> tuple[list[str], list[str]]:
     nodes: list[Any] = [node for node in ast.walk(ast.parse(source)) if hasattr(node, "lineno")]
     nodes.sort(key=attrgetter("lineno", "col_offset"))
     free = free_names(source)
-    names = dict.fromkeys(
-        node.id for node in nodes if isinstance(node, ast.Name) and node.id in free
-    )
-    modules = {
-        node.value.id
-        for node in nodes
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-    }
-    imports = {
-        name: line
-        for name in names
-        if (line := standard_import(name, is_module=name in modules))
-    }
-    asked = [name for name in names if name not in imports] + _names_of("solution", nodes)
-    if not asked:
-        candidates = {name for name, line in imports.items() if line.startswith("from ")}
-        asked = (
-            _innermost(nodes, candidates or free_names(source, of_builtins=True))
-            or sorted(candidates)[:1]
-        )
-    return list(dict.fromkeys(asked)), [
-        line for name, line in imports.items() if name not in asked
-    ]
+    used = [node.id for node in nodes if isinstance(node, ast.Name) and node.id in free]
+    names = list(dict.fromkeys(used))
+    imports = _standard_imports(names, nodes)
+    of_program = [name for name in names if name not in imports]
+    of_program += _names_of("solution", nodes)
+    if not of_program:
+        of_program = _tested_name(source, nodes, imports)
+    lacking = [line for name, line in imports.items() if name not in of_program]
+    return list(dict.fromkeys(of_program)), lacking
+
+
+def _standard_imports(names: list[str], nodes: list[Any]) -> dict[str, str]:
+    """Map the names of the standard library among these to the line that imports them."""
+    modules: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            modules.add(node.value.id)
+    imports = {}
+    for name in names:
+        line = standard_import(name, is_module=name in modules)
+        if line:
+            imports[name] = line
+    return imports
+
+
+def _tested_name(source: str, nodes: list[Any], imports: dict[str, str]) -> list[str]:
+    """Find the program's name where it is one of the standard library, or built in; [] of none."""
+    candidates = {name for name, line in imports.items() if line.startswith("from ")}
+    names = candidates or free_names(source, of_builtins=True)
+    return _innermost(nodes, names) or sorted(candidates)[:1]
 
 
 def _innermost(nodes: list[Any], names: set[str]) -> list[str]:
@@ -272,7 +337,7 @@ def _innermost(nodes: list[Any], names: set[str]) -> list[str]:
     return [node.func.id for node in calls if sum(map(called, ast.walk(node))) == 1][:1]
 
 
-def _names_of(module: str, nodes: list[Any]) -> list[str]:
+def _names_of(module: str, nodes: Sequence[ast.AST]) -> list[str]:
     """Names that are asked for as those of a module, in its imports and as its attributes."""
     aliases = [
         (getattr(node, "module", ""), alias)

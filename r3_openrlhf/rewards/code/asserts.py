@@ -413,36 +413,51 @@ def _stub_class(name: str, specials: tuple[str, ...], guards: bool) -> Any:
 
 
 def _forwarded(special: str, guards: bool) -> Any:
+    """Make the special method that asks the other end. `guards`: as in `_stub_class`."""
+    shows_none = special in _COMPARISONS or guards and special in _OPERATORS
+
     def method(self: Any, *arguments: Any, **keywords: Any) -> Any:
         peer = self._Stub__peer
-        # `with`
-        arguments = tuple(
-            None if isinstance(given, types.TracebackType) else given for given in arguments
-        )
-        shows_none = special in _COMPARISONS or guards and special in _OPERATORS
-        if peer.guards and not all(isinstance(argument, Stub) for argument in arguments):
-            if shows_none or special in _CHECKS:
-                return NotImplemented if shows_none else False
+        arguments = _without_tracebacks(arguments)
+        if peer.guards and _hold_values(arguments):
+            if shows_none:
+                return NotImplemented
+            if special in _CHECKS:
+                return False
         if special in _CLAIMS and guards and not self._Stub__makes:
             raise TypeError("an object of the program has no length")
-        makes = special in _OPERATORS and not guards
         if special == "__call__":
             makes = self._Stub__makes
             result = peer.ask("call", self, tuple(keywords), *keywords.values(), *arguments)
         else:
+            makes = special in _OPERATORS and not guards
             result = peer.ask("special", self, special, *arguments)
-        if (
-            special in ("__enter__", "__iter__")
-            and getattr(result, "_Stub__number", None) == self._Stub__number
-        ):
-            return self  # the same object, which the test may ask for
-        return (
-            peer.trusted(result)
-            if makes and peer.guards and isinstance(result, Stub)
-            else result
-        )
+        if special in ("__enter__", "__iter__") and _is_same_object(result, self):
+            return self  # a test may ask with `is`
+        if makes and peer.guards and isinstance(result, Stub):
+            return peer.trusted(result)
+        return result
 
     return method
+
+
+def _without_tracebacks(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Replace the traceback that `with` hands to `__exit__` by None."""
+    return tuple(
+        None if isinstance(argument, types.TracebackType) else argument
+        for argument in arguments
+    )
+
+
+def _hold_values(arguments: Sequence[Any]) -> bool:
+    """Tell whether one of the arguments is a value of this end."""
+    return not all(isinstance(argument, Stub) for argument in arguments)
+
+
+def _is_same_object(result: Any, stub: Any) -> bool:
+    """Tell whether an answer stands for the same object of the other process as a stub."""
+    number = getattr(result, "_Stub__number", None)
+    return bool(number == stub._Stub__number)
 
 
 async def _awaited(peer: Peer, stub: Stub) -> Any:

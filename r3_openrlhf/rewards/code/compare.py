@@ -94,30 +94,53 @@ def same_value(expected: Any, returned: str, *, boxed: bool = False) -> bool:
 
 
 def _same(expected: Any, returned: Any) -> bool:
-    ((kind, content),) = returned.items() if isinstance(returned, dict) else [("", returned)]
-    if kind in ("tuple", "int"):
-        returned = int(content, 16) if kind == "int" else content
-    if isinstance(expected, list):
-        return (
-            isinstance(returned, list)
-            and len(expected) == len(returned)
-            and all(map(_same, expected, returned))
-        )
+    """Compare a JSON value with the marks of a returned one. Marks of data.encode have one key."""
     if isinstance(expected, dict):
-        if kind != "dict" or len(expected) != len(content):
+        return _same_dict(expected, returned)
+    returned = _unmarked(returned)
+    if isinstance(expected, list):
+        if not isinstance(returned, list) or len(expected) != len(returned):
             return False
-        actual = {_key(key): value for key, value in content}
-        return actual.keys() == expected.keys() and all(
-            _same(value, actual[key]) for key, value in expected.items()
-        )
+        return all(map(_same, expected, returned))
     if isinstance(expected, float):
-        is_number = isinstance(returned, (int, float)) and not isinstance(returned, bool)
-        if not is_number or math.isnan(expected):
-            return is_number and math.isnan(returned)
-        return math.isclose(expected, float(returned), rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+        return _same_float(expected, returned)
     if expected is None or isinstance(expected, str):
         return type(expected) is type(returned) and expected == returned
     return isinstance(returned, (bool, int, float)) and expected == returned
+
+
+def _unmarked(returned: Any) -> Any:
+    """Return a tuple as its list and a large integer as a number; anything else as it is."""
+    if not isinstance(returned, dict):
+        return returned
+    ((kind, content),) = returned.items()
+    if kind == "tuple":
+        return content
+    if kind == "int":
+        return int(content, 16)
+    return returned
+
+
+def _same_dict(expected: dict[str, Any], returned: Any) -> bool:
+    """Compare a JSON object with the marks of a returned dictionary."""
+    if not isinstance(returned, dict):
+        return False
+    ((kind, pairs),) = returned.items()
+    if kind != "dict" or len(expected) != len(pairs):
+        return False
+    actual = {_key(key): value for key, value in pairs}
+    if actual.keys() != expected.keys():
+        return False
+    return all(_same(value, actual[key]) for key, value in expected.items())
+
+
+def _same_float(expected: float, returned: Any) -> bool:
+    """Compare a number within the tolerance; NaN is equal to NaN alone."""
+    if not isinstance(returned, (int, float)) or isinstance(returned, bool):
+        return False
+    if math.isnan(expected):
+        return math.isnan(returned)
+    return math.isclose(expected, float(returned), rel_tol=RELATIVE, abs_tol=ABSOLUTE)
 
 
 def _key(key: Any) -> str:

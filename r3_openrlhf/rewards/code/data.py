@@ -27,6 +27,8 @@ JOB, STACK_BYTES = (
 )
 # What is read as NaN is what was written last: in a list the same one is equal to itself
 _CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_MARKED: tuple[Any, ...] = (tuple, set, frozenset)
+_SEQUENCES: tuple[Any, ...] = (list, *_MARKED)
 _VIEWS: tuple[Any, ...] = (
     collections.deque,
     range,
@@ -65,7 +67,8 @@ def encode(
 
 
 def _marked(value: Any, depth: int, exact: bool, of_object: Any) -> object:
-    if type(value) in _PLAIN and (type(value) not in (int, float) or -(2**63) < value < 2**63):
+    """Mark what JSON lacks. NotPlain: a value too deep, or of a type that has no mark."""
+    if _is_json(value):
         return value
     if depth > MAX_DEPTH:
         raise NotPlain("a value that is nested too deeply")
@@ -73,26 +76,45 @@ def _marked(value: Any, depth: int, exact: bool, of_object: Any) -> object:
     def within(part: Any) -> object:
         return _marked(part, depth + 1, exact, of_object)
 
-    if exact and (parts := _parts(value)) is not None:
-        return {parts[0]: within(parts[1])}
+    parts = _parts(value) if exact else None
+    if parts is not None:
+        mark, content = parts
+        return {mark: within(content)}
     for scalar, write in _SCALARS.items():
         if isinstance(value, scalar):
             return write(value)
-    for sequence in (list, tuple, set, frozenset, *(() if exact else _VIEWS)):
-        # by the type's own method: a subclass may have changed its own
-        if isinstance(value, sequence):
-            items = [
-                within(item)
-                for item in (iter(value) if sequence is Iterator else sequence.__iter__(value))
-            ]
-            return {sequence.__name__: items} if sequence in (tuple, set, frozenset) else items
+    sequence = _sequence_of(value, _SEQUENCES if exact else (*_SEQUENCES, *_VIEWS))
+    if sequence is not None:
+        items = [within(item) for item in _items(value, sequence)]
+        return {sequence.__name__: items} if sequence in _MARKED else items
     if isinstance(value, dict):
-        return {"dict": [[within(part) for part in pair] for pair in dict.items(value)]}
-    if (number := _as_plain(value)) is not None:
+        return {"dict": [[within(key), within(item)] for key, item in dict.items(value)]}
+    number = _as_plain(value)
+    if number is not None:
         return within(number)
     if of_object is not None:
         return {"object": within(of_object(value))}
     raise NotPlain(f"a value of type {type(value).__name__[:80]}")
+
+
+def _is_json(value: Any) -> bool:
+    """Tell whether JSON holds the value exactly: None, a bool, a text, a number of 64 bits."""
+    if type(value) not in _PLAIN:
+        return False
+    return type(value) not in (int, float) or -(2**63) < value < 2**63
+
+
+def _sequence_of(value: Any, sequences: tuple[Any, ...]) -> Any:
+    """Return the first of these types that the value is one of; None: it is no sequence."""
+    return next((sequence for sequence in sequences if isinstance(value, sequence)), None)
+
+
+def _items(value: Any, sequence: Any) -> Iterator[Any]:
+    """Iterate by the built-in type's own method: a subclass may have changed its own."""
+    if sequence is Iterator:
+        return iter(value)
+    items: Iterator[Any] = sequence.__iter__(value)
+    return items
 
 
 def _as_plain(value: Any) -> Any:
@@ -128,33 +150,36 @@ def _parts(value: Any) -> tuple[str, Any] | None:
     """(mark, what the value is made of) of one that keeps its type; None: it has no mark."""
     kind: Any = type(value)
     if issubclass(kind, type):
-        name = value.__name__
-        if name not in _TYPES and issubclass(value, Exception):
-            name = f"{value.__module__}:{name}"
-        return ("type", name) if _type(name) is value else None
+        return _type_parts(value)
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return "namedtuple", [type(value).__name__, [*value._fields], [*value]]
-    if (
-        kind.__module__ == "numpy"
-        and kind.__name__ == "ndarray"
-        and value.dtype.kind in "biufcSU"
-    ):
-        return "ndarray", [value.dtype.str, value.shape, value.ravel().tolist()]
+        return "namedtuple", [kind.__name__, [*value._fields], [*value]]
+    if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
+        if value.dtype.kind in "biufcSU":
+            return "ndarray", [value.dtype.str, value.shape, value.ravel().tolist()]
     if kind is types.MappingProxyType:
         return "dict", [list(pair) for pair in value.items()]
     if value is NotImplemented or value is ...:
         return "constant", repr(value)
-    if _MADE.get(kind.__name__) is not kind:
-        return None
+    if _MADE.get(kind.__name__) is kind:
+        return "made", _reduced(value)
+    return None
+
+
+def _type_parts(value: type) -> tuple[str, str] | None:
+    """Return the mark and the name of a type that `_type` finds again; None: it finds another."""
+    name = value.__name__
+    if name not in _TYPES and issubclass(value, Exception):
+        name = f"{value.__module__}:{name}"
+    return ("type", name) if _type(name) is value else None
+
+
+def _reduced(value: Any) -> list[Any]:
+    """Return what `_made` makes a value from: its type's name, arguments, items and pairs."""
+    # a pickle leaves out what is None at the end
     _, arguments, _, items, pairs = (*value.__reduce_ex__(4), None, None, None)[:5]
-    if kind is bytearray:
+    if type(value) is bytearray:
         arguments = [bytes(value)]
-    return "made", [
-        kind.__name__,
-        [*arguments],
-        [*items] if items else [],
-        [*pairs] if pairs else [],
-    ]
+    return [type(value).__name__, [*arguments], [*(items or ())], [*(pairs or ())]]
 
 
 def _made(parts: Any) -> Any:
