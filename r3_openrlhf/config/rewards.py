@@ -113,18 +113,31 @@ class RewardConfig:
                 )
 
     def _check_functions(self) -> None:
+        """ConfigError: settings of the user's functions exclude each other or do not fit them."""
         if self.function is not None and self.functions:
             raise ConfigError(
                 "reward.function and reward.functions are set; write all of them into reward.functions"
             )
-        known = {path.rpartition(":")[2] for path in self.functions}
-        if self.function_args and self.function is None and not {*self.function_args} <= known:
-            raise ConfigError(
-                f"reward.function_args has {min({*self.function_args} - known)}, which is none of reward.functions; use reward.function, or "
-                "{name: {...}} for each name in reward.functions"
-            )
+        if self.function is None:
+            self._check_arguments()
         if self.all_functions and self.urls:
             raise ConfigError("reward.function and reward.urls are set; use one of the two")
+        self._check_numbers()
+        if not is_looking():
+            self._check_names()
+
+    def _check_arguments(self) -> None:
+        """ConfigError: reward.function_args has a name that is none of reward.functions."""
+        known = {path.rpartition(":")[2] for path in self.functions}
+        unknown = set(self.function_args) - known
+        if unknown:
+            raise ConfigError(
+                f"reward.function_args has {min(unknown)}, which is none of reward.functions; use reward.function, or "
+                "{name: {...}} for each name in reward.functions"
+            )
+
+    def _check_numbers(self) -> None:
+        """ConfigError: not one weight for each function, or a number is not finite."""
         if self.weights and len(self.weights) != len(self.functions):
             raise ConfigError(
                 f"reward.weights has {len(self.weights)} numbers, but reward.functions has {len(self.functions)} functions; give one weight per function"
@@ -134,8 +147,9 @@ class RewardConfig:
                 raise ConfigError(
                     f"reward.weights or reward.correct_from holds {value}; use finite numbers"
                 )
-        if is_looking():
-            return
+
+    def _check_names(self) -> None:
+        """ConfigError: two functions have one name, or one cannot be loaded."""
         names = [function.name for function in self.loaded_functions]
         if len(set(names)) < len(names):
             raise ConfigError(
@@ -157,11 +171,9 @@ class RewardConfig:
 
     def arguments_of(self, path: str) -> dict[str, Any]:
         """Return the part of function_args for one of all_functions."""
-        return (
-            self.function_args
-            if self.function
-            else self.function_args.get(path.rpartition(":")[2], {})
-        )
+        if self.function:
+            return self.function_args
+        return self.function_args.get(path.rpartition(":")[2], {})
 
     @property
     def reads_groups(self) -> bool:

@@ -267,32 +267,50 @@ def combined(
 
     One function without a value leaves the whole response ungraded. Only a TRL function's None is
     "not mine" while another one has a value."""
-    present = [
-        (part, weight) for part, weight in zip(parts, weights, strict=True) if not part.absent
-    ]
-    for part in [part for part, _ in present if part.trouble] or (
-        [] if present else list(parts)
-    ):
+    present: list[tuple[Part, float]] = []
+    for part, weight in zip(parts, weights, strict=True):
+        if not part.absent:
+            present.append((part, weight))
+    ungraded = _first_trouble(parts)
+    if ungraded is not None:
         return Outcome(
             "ungraded",
-            part.trouble,
-            extras={"error": part.error} if part.error else {},
-            detail=part.detail,
+            ungraded.trouble,
+            extras={"error": ungraded.error} if ungraded.error else {},
+            detail=ungraded.detail,
         )
     reward = math.fsum(weight * (part.reward or 0.0) for part, weight in present)
     score = math.fsum(weight * (part.score or 0.0) for part, weight in present)
     extras: Extras = {}
     for part, _ in present:
-        if len(parts) == 1:
-            extras |= part.extras
-        else:
-            extras |= {part.name: part.reward or 0.0} | {
-                f"{part.name}.{key}": it for key, it in part.extras.items()
-            }
-    graded = next((part.score for part, _ in present if part.name == BUILT_IN), None)
-    is_correct = score >= correct_from - _NEARLY if graded is None else graded >= 1.0 - _NEARLY
-    verdict: Word = "correct" if is_correct else "wrong"
+        extras |= part.extras if len(parts) == 1 else _named_extras(part)
+    verdict = _verdict([part for part, _ in present], score, correct_from=correct_from)
     return Outcome(verdict, verdict, score, reward=reward, extras=extras)
+
+
+def _first_trouble(parts: Sequence[Part]) -> Part | None:
+    """Return the part that leaves the response ungraded: the first one with a trouble among those
+    that have something to say, or the first of all where none has. None: it is graded."""
+    present = [part for part in parts if not part.absent]
+    if not present:
+        return next(iter(parts), None)
+    return next((part for part in present if part.trouble), None)
+
+
+def _named_extras(part: Part) -> Extras:
+    """Return the reward and the extras of one of several functions, under its name."""
+    extras: Extras = {part.name: part.reward or 0.0}
+    for key, extra in part.extras.items():
+        extras[f"{part.name}.{key}"] = extra
+    return extras
+
+
+def _verdict(parts: Sequence[Part], score: float, *, correct_from: float) -> Word:
+    """Decide what is correct: by the built-in grader where it is one of them, else by the sum."""
+    built_in = next((part for part in parts if part.name == BUILT_IN), None)
+    if built_in is None or built_in.score is None:
+        return "correct" if score >= correct_from - _NEARLY else "wrong"
+    return "correct" if built_in.score >= 1.0 - _NEARLY else "wrong"
 
 
 def part_of(outcome: Outcome) -> Part:
