@@ -45,15 +45,22 @@ EXTRAS = {"config": "config", "show": "view"}
 EXTRAS |= {name: extra for name, (_, _, extra) in ELSEWHERE.items() if extra is not None}
 # These read runs of others, and run no code that a run's settings name.
 LOOKING = {"compare", "history", "report", "show", "status", "view"}
-# Options that are gone, with what does the same.
+# Commands and options that are gone, with what does the same.
 RETIRED = {
+    "r3 evidence": "`python -m research evidence` in a checkout",
+    "r3 lab": "`python -m research` in a checkout",
+    "history compact": "nothing in its place, for the store needs no compaction",
+    "history export": "rollouts/ of the run, a Parquet file a step, which `datasets` loads",
     "compare --out": "`> comparison.md` for the table, --json for every number, r3 view for the curves",
     "config --diff": "`diff RUN/config.yaml OTHER/config.yaml`, or Compare with in r3 view",
     "config --page": "`python tools/settings_page.py` in a checkout, which makes docs/settings.md",
+    "compare --window": "r3 view, which draws every key and the means of arms",
+    "eval --verbose": "`tail -f` of the evaluation's eval.log",
     "ray --follow": "`ray job logs --address URL --follow JOB`",
     "ray --working-dir": "`ray job submit --working-dir DIR -- COMMAND`, with the command of --dry-run",
     "slurm --lead": "--sbatch=--signal=USR1@SECONDS",
     "status --watch": "`while r3 status RUN; do sleep 5; done`",
+    "view --export": "`r3 report RUN`, one page to share",
 }
 STACK = ("deepspeed", "openrlhf", "ray", "vllm")
 
@@ -85,15 +92,11 @@ class R3Group(click.Group):
             return super().invoke(context)
         except R3Error as error:
             raise click.ClickException(str(error)) from error
-        except click.NoSuchOption as error:
-            instead = RETIRED.get(
-                f"{error.ctx.info_name if error.ctx else ''} {error.option_name}"
-            )
-            if instead is None:
+        except click.UsageError as error:
+            sentence = _about_retired(error)
+            if sentence is None:
                 raise
-            raise click.ClickException(
-                f"{error.option_name} no longer exists; use {instead}"
-            ) from error
+            raise click.ClickException(sentence) from error
         except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except MemoryError as error:
@@ -103,6 +106,19 @@ class R3Group(click.Group):
             ) from error
         except Exception as error:
             raise click.ClickException(_sentence(error, context.invoked_subcommand)) from error
+
+
+def _about_retired(error: click.UsageError) -> str | None:
+    """Say what does the same as an unknown command or option that once was one; None: it never was."""
+    name = getattr(error, "option_name", None) or getattr(error, "command_name", None)
+    if name is None or error.ctx is None:
+        return None
+    command = "r3" if error.ctx.parent is None else error.ctx.info_name
+    instead = RETIRED.get(f"{command} {name}")
+    if instead is None:
+        return None
+    gone = name if name.startswith("-") else f"{command} {name}"
+    return f"{gone} no longer exists; use {instead}"
 
 
 def _sentence(error: Exception, command: str | None) -> str:

@@ -32,7 +32,19 @@ def test_each_explains_itself(file):
 
 def test_entropy_on_a_cpu(tmp_path):
     output = tmp_path / "entropy.json"
-    arguments = "--device cpu --tokens 70 --vocab 3000 --chunks 16 64 --repeats 2".split()
+    arguments = [
+        "--device",
+        "cpu",
+        "--tokens",
+        "70",
+        "--vocab",
+        "3000",
+        "--chunks",
+        "16",
+        "64",
+        "--repeats",
+        "2",
+    ]
     done = run("entropy.py", *arguments, "--output", str(output))
     assert done.returncode == 0, done.stderr
     assert f"torch {torch.__version__}" in done.stdout.splitlines()[0]

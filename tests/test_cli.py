@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from r3_openrlhf import __version__
+from r3_openrlhf.cli import main
 from r3_openrlhf.config.loading import experiments, load_config
 from r3_openrlhf.runs.directory import RunDirectory
 from tests.commands import r3 as call
@@ -299,3 +301,44 @@ def test_the_examples_are_listed_one_line_each():
         ["git", "ls-files", "."], cwd=examples, capture_output=True, text=True, check=True
     ).stdout
     assert sorted(named) == sorted(set(files.split()) - {"README.md"})
+
+
+def exists(words: list[str]) -> bool:
+    """Tell whether `r3` has this command, of one word or of two."""
+    command = main
+    for word in words:
+        if not isinstance(command, click.Group):
+            return False
+        command = command.get_command(click.Context(main), word)
+    return command is not None
+
+
+def retired() -> list[str]:
+    """Every command and option of the changelog's table that is gone, as it was typed."""
+    table = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8").split("\n- ")[0]
+    typed = []
+    for row in re.findall(r"^\| ([^|]*) \|", table, flags=re.MULTILINE):
+        options = []
+        for quoted in re.findall(r"`((?:r3 |--)[a-z -]+)`", row):
+            if quoted.startswith("--"):
+                options.append(quoted)
+                continue
+            typed += [f"{quoted} {option}" for option in options]
+            options = []
+            words = quoted.split()[1:]
+            if " --" in quoted or not exists(words):
+                typed.append(quoted)
+    return typed
+
+
+@pytest.mark.parametrize("typed", retired())
+def test_what_once_was_a_command_or_an_option_is_answered(typed):
+    result = call(*typed.split()[1:])
+    assert result.exit_code == 1, result.output
+    assert re.fullmatch(r"Error: \S.* no longer exists; use .+\n", result.stderr), result.stderr
+
+
+def test_the_changelogs_table_was_read():
+    assert {"r3 lab", "r3 history export", "r3 compare --window", "r3 status --watch"} < set(
+        retired()
+    )

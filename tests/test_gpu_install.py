@@ -172,7 +172,20 @@ def test_flash_attn_is_compiled_for_the_gpus_that_are_here_by_as_many_compilers_
     assert verbose == [["--no-binary", "flash-attn"]]
 
 
-PROGRAMS = "awk dirname env head nproc paste sed sort tr wc g++ python3.11".split()
+PROGRAMS = [
+    "awk",
+    "dirname",
+    "env",
+    "head",
+    "nproc",
+    "paste",
+    "sed",
+    "sort",
+    "tr",
+    "wc",
+    "g++",
+    "python3.11",
+]
 TOOLKIT = "#!/bin/bash\necho 'Cuda compilation tools, release {0}, V{0}.88'\n"
 MISSING = {  # a name of PROGRAMS is taken away; the toolkit's version, settings, what is said
     "python3.11": (None, {}, "Python 3.11 is needed, but there is no python3.11"),

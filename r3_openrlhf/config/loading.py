@@ -46,7 +46,16 @@ _ADDRESS = re.compile(
 # Hydra's own configuration is not used: its eight files would be read for each of ours.
 UNUSED = [
     f"~hydra/{group}"
-    for group in "output launcher sweeper help hydra_help hydra_logging job_logging env".split()
+    for group in [
+        "output",
+        "launcher",
+        "sweeper",
+        "help",
+        "hydra_help",
+        "hydra_logging",
+        "job_logging",
+        "env",
+    ]
 ]
 # Keys whose value is a path, or a name that is written like one; of some, null is no value
 OPTIONAL_PATHS = ("held_out.path", "reward.function", "agents.environment", "logging.tracker")

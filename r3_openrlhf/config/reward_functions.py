@@ -24,7 +24,17 @@ from r3_openrlhf.method.open_table import load_object
 
 BUILT_IN = "data.task"  # in reward.functions: the score of the grader that data.task names
 OFFERED = tuple(
-    "response reference references problem row prompt truncated num_tokens metadata".split()
+    [
+        "response",
+        "reference",
+        "references",
+        "problem",
+        "row",
+        "prompt",
+        "truncated",
+        "num_tokens",
+        "metadata",
+    ]
 )
 VERL = ("data_source", "solution_str", "ground_truth", "extra_info")  # its compute_score
 _OPENRLHF: tuple[str, ...] = ("queries", "prompts", "labels")

@@ -22,7 +22,15 @@ if TYPE_CHECKING:
     from r3_openrlhf.evaluation.grading import Grading
 
 MOST_SOLUTIONS = 3  # of a row, from the first on
-SOLUTIONS = "canonical_solution completion code solution solutions gold_standard_solution reference_solution".split()
+SOLUTIONS = [
+    "canonical_solution",
+    "completion",
+    "code",
+    "solution",
+    "solutions",
+    "gold_standard_solution",
+    "reference_solution",
+]
 PYTHON = ("python", "python3", "3")  # CodeContests' number of it, too
 HOLDS = ("hold up", "hold up, without a solution")
 

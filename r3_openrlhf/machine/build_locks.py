@@ -20,7 +20,19 @@ from r3_openrlhf.machine.shared_memory import held, node_is_visible
 
 # Kernels' own local file systems. All others (nfs, nfs4, lustre, gpfs, ceph, fuse.*) may be shared
 LOCAL_TYPES = frozenset(
-    "ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs tmpfs ramfs overlay".split()
+    [
+        "ext2",
+        "ext3",
+        "ext4",
+        "xfs",
+        "btrfs",
+        "zfs",
+        "f2fs",
+        "bcachefs",
+        "tmpfs",
+        "ramfs",
+        "overlay",
+    ]
 )
 LOOK_S = 0.5  # between two looks at a lock that is waited for
 BUILD_S = 15 * 60  # no build is longer; younger locks may be another machine's or container's

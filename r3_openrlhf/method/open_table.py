@@ -32,11 +32,26 @@ else:
     Name: TypeAlias = str  # a file of settings holds texts alone
 # Every key that may hold an import path: those of the tables, and of what calls `load_object`
 IMPORT_KEYS = tuple(
-    (
-        "advantage.function exploration.rrl.cut agents.environment agents.tools algo data.path data.sources data.task "
-        "held_out.path logging.tracker model.path ranking.score replay.imported.weight replay.order reward.code.languages "
-        "reward.function reward.functions train.loss"
-    ).split()
+    [
+        "advantage.function",
+        "exploration.rrl.cut",
+        "agents.environment",
+        "agents.tools",
+        "algo",
+        "data.path",
+        "data.sources",
+        "data.task",
+        "held_out.path",
+        "logging.tracker",
+        "model.path",
+        "ranking.score",
+        "replay.imported.weight",
+        "replay.order",
+        "reward.code.languages",
+        "reward.function",
+        "reward.functions",
+        "train.loss",
+    ]
 )
 _LOOKING: ContextVar[bool] = ContextVar("looking", default=False)
 

@@ -76,9 +76,19 @@ _TORN = re.compile(
     f"[Â-Þ]{_CONTINUED}|Ã\xa0|[à-ï]{_CONTINUED}{{2}}|ð{_CONTINUED}{{3}}|[\x80-\x9f\ufffd]|锟斤拷"
 )
 _FOREIGN = re.compile(r"[^\x00-\x7f]{4,}")
-_CODE_PAGES = (
-    "cp1250 cp1251 cp1253 cp1254 cp866 koi8_r mac_roman gbk big5 shift_jis euc_kr".split()
-)
+_CODE_PAGES = [
+    "cp1250",
+    "cp1251",
+    "cp1253",
+    "cp1254",
+    "cp866",
+    "koi8_r",
+    "mac_roman",
+    "gbk",
+    "big5",
+    "shift_jis",
+    "euc_kr",
+]
 # the end of a template: a speaker's name or a tag, where the answer begins
 _CUE = re.compile(
     r"(?:\A|[\n.!?>。？！]\s*)(?P<cue>[^\w\s]*[^\W\d_]\w*(?: \w+)?[^\w\s]{0,2}[:：]\s*(?:<\w+>)?)\s*\Z|(?P<tag><[^<>/\s]+>\w*)\s*\Z"

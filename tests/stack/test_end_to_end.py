@@ -30,9 +30,27 @@ from r3_openrlhf.stack.phases import Phase
 from tests.stack.training import R3, lines, r3, rollouts_of
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
-KEYS = """step r3/groups/all_correct r3/groups/none_correct r3/groups/mixed r3/groups/collapsed_after r3/replay/recalled
-r3/replay/mean_lag r3/reflection/hard_prompts r3/reflection/groups r3/ranking/groups r3/sync/abs_logprob_gap r3/sync/p99_logprob_gap r3/sync/outside_clip_share
-r3/time/added_s fresh/reward fresh/response_length fresh/truncated loss grad_norm""".split()
+KEYS = [
+    "step",
+    "r3/groups/all_correct",
+    "r3/groups/none_correct",
+    "r3/groups/mixed",
+    "r3/groups/collapsed_after",
+    "r3/replay/recalled",
+    "r3/replay/mean_lag",
+    "r3/reflection/hard_prompts",
+    "r3/reflection/groups",
+    "r3/ranking/groups",
+    "r3/sync/abs_logprob_gap",
+    "r3/sync/p99_logprob_gap",
+    "r3/sync/outside_clip_share",
+    "r3/time/added_s",
+    "fresh/reward",
+    "fresh/response_length",
+    "fresh/truncated",
+    "loss",
+    "grad_norm",
+]
 
 
 ALWAYS = [

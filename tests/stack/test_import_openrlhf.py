@@ -122,7 +122,7 @@ def test_a_script_is_read_as_bash_reads_it(lines, words, call):
 
 SIGNS = [
     *"\"'`\\\n ;#=AM",
-    *"$( ) ${A:- } $(( )) ;; esac".split(),
+    *["$(", ")", "${A:-", "}", "$((", "))", ";;", "esac"],
     "case ",
     " in ",
     "read A <<E\n",
@@ -154,7 +154,14 @@ def test_a_script_of_something_else_is_not_run(tmp_path):
 
 def test_an_estimator_that_is_not_here():
     text, _ = page(
-        "--actor.model_name_or_path a/b --data.prompt_dataset x --algo.advantage.estimator flash_reinforce".split()
+        [
+            "--actor.model_name_or_path",
+            "a/b",
+            "--data.prompt_dataset",
+            "x",
+            "--algo.advantage.estimator",
+            "flash_reinforce",
+        ]
     )
     assert "--algo.advantage.estimator: flash_reinforce is none of grpo, rloo" in text
 
@@ -194,8 +201,13 @@ def test_an_estimator_and_its_loss_are_a_preset(flags, algo):
         "algo.kl.estimator",
     ]
     if algo == "ppo":
-        critic = (
-            "freezing_steps adam.lr adam.eps value_clip lr_scheduler lr_warmup_ratio".split()
-        )
+        critic = [
+            "freezing_steps",
+            "adam.lr",
+            "adam.eps",
+            "value_clip",
+            "lr_scheduler",
+            "lr_warmup_ratio",
+        ]
         kept += ["algo.advantage.lambd", *(f"critic.{name}" for name in critic)]
     assert {flag: after[flag] for flag in kept} == {flag: before[flag] for flag in kept}

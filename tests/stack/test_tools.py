@@ -146,10 +146,15 @@ for version in (
     TokenizerVersion.v13,
 ):
     off = dict.fromkeys(
-        "image_support audio_support thinking_support plain_thinking_support".split(), False
+        ["image_support", "audio_support", "thinking_support", "plain_thinking_support"], False
     )
     off |= dict.fromkeys(
-        "default_system_prompt model_settings_fields reasoning_effort_values reasoning_effort_default".split()
+        [
+            "default_system_prompt",
+            "model_settings_fields",
+            "reasoning_effort_values",
+            "reasoning_effort_default",
+        ]
     )
     of_version = {
         "spm": version == "v3",
@@ -242,8 +247,28 @@ def test_an_answer_is_an_observation_whatever_it_is(executor, byte_tokenizer):
     assert failures == HOSTILE["failures"]
 
 
-SHOWN = """gemma4 glm4moe gptoss lfm2_2_5 llama3_1 llama3_2 mistral_v3 mistral_v7 mistral_v11 mistral_v13 muse_glimmer
-nemotron_3_nano qwen2_5 qwen3 qwen3_5_nothink qwen3_5_think qwen3_6 qwen3_8 qwen3_instruct_2507 qwen3_vl""".split()
+SHOWN = [
+    "gemma4",
+    "glm4moe",
+    "gptoss",
+    "lfm2_2_5",
+    "llama3_1",
+    "llama3_2",
+    "mistral_v3",
+    "mistral_v7",
+    "mistral_v11",
+    "mistral_v13",
+    "muse_glimmer",
+    "nemotron_3_nano",
+    "qwen2_5",
+    "qwen3",
+    "qwen3_5_nothink",
+    "qwen3_5_think",
+    "qwen3_6",
+    "qwen3_8",
+    "qwen3_instruct_2507",
+    "qwen3_vl",
+]
 
 
 @pytest.mark.parametrize("executor", ["template"], indirect=True)

@@ -326,7 +326,16 @@ def _make_filter(*, threads: bool, programs: bool) -> _Program | None:
 
 _violations: list[str] = []
 _FORBIDDEN_EVENTS = frozenset(
-    "os.system os.exec os.fork os.forkpty os.posix_spawn subprocess.Popen socket.__new__ ctypes.dlopen".split()
+    [
+        "os.system",
+        "os.exec",
+        "os.fork",
+        "os.forkpty",
+        "os.posix_spawn",
+        "subprocess.Popen",
+        "socket.__new__",
+        "ctypes.dlopen",
+    ]
 )
 # they run code of their own making, in which at most a count comes from the item
 _GENERATORS = ("/sympy/polys/monomials.py", "/dataclasses.py", "/collections/__init__.py")

@@ -31,16 +31,25 @@ MAX_QUESTIONS = 32  # the first of those that may be made up
 
 _STATEMENT, _STATED, _GUESS = map(phrases, ("statement", "stated", "guess"))
 # Without one of these an ASCII text has no statement: most have none, and this is cheap.
-_WORDS_OF_STATEMENTS = (
-    "answer,wait,correct ,choose,select,pick,respuesta,resposta,antwort,risposta".split(",")
-)
+_WORDS_OF_STATEMENTS = [
+    "answer",
+    "wait",
+    "correct ",
+    "choose",
+    "select",
+    "pick",
+    "respuesta",
+    "resposta",
+    "antwort",
+    "risposta",
+]
 _WORDS_OF_REASONS = ("since", "because", "which", " but ", " it", " (")
 OPEN_THINKING = "<think>"
 _MARKS = phrases("marks")
 THINKING_MARK = _MARKS["thinking"]
 TOKEN_OF_A_MARK = _MARKS["token"]
 _ANSWER_KEYS = frozenset(
-    "answer final_answer result solution correct_answer choice response".split()
+    ["answer", "final_answer", "result", "solution", "correct_answer", "choice", "response"]
 )
 _SHORT_ANSWER = re.compile(r"[^\n]{0,200}\d[^\n]{0,200}\s*|\s*[\w-]+(?: [\w-]+){0,3} ?[.!]?\s*")
 _LONG_BLANK = re.compile(rf"\s{{{MAX_BLANKS + 1},}}")

@@ -52,7 +52,24 @@ _BRACKETED = re.compile(
 _SHORT_WORD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{1,2}(?![a-zA-Z])")
 _TOKEN = re.compile(r"\\[a-zA-Z]+|\d+(?:\.\d+)?|[a-zA-Z]|[-+^=<>!|%']")
 _NO_TOKEN = frozenset(
-    r"\left \right \cdot \times \displaystyle \text \mathrm \quad \qquad \big \Big \bigl \bigr \limits \ast \cdots".split()
+    [
+        r"\left",
+        r"\right",
+        r"\cdot",
+        r"\times",
+        r"\displaystyle",
+        r"\text",
+        r"\mathrm",
+        r"\quad",
+        r"\qquad",
+        r"\big",
+        r"\Big",
+        r"\bigl",
+        r"\bigr",
+        r"\limits",
+        r"\ast",
+        r"\cdots",
+    ]
 )
 _DOUBLE_SIGN = re.compile(r"\+(?=[\s({\[]*-)")
 _NO_SIGN = re.compile(r"\\(?=%)|\\left|\\right|\\cdot|\\times|[\s*{}()$\[\]~]|\\[,;:! ]")

@@ -157,11 +157,20 @@ def _valid_moves(answer: str, entry: dict) -> bool:
 
 _GUARDS: dict[str, Callable[[str, dict], bool]] = {
     **dict.fromkeys(
-        "calendar_arithmetic codeio game_of_life letter_jumble number_format number_sorting time_intervals word_sorting".split(),
+        [
+            "calendar_arithmetic",
+            "codeio",
+            "game_of_life",
+            "letter_jumble",
+            "number_format",
+            "number_sorting",
+            "time_intervals",
+            "word_sorting",
+        ],
         _same_tokens,
     ),
     **dict.fromkeys(
-        "advanced_geometry decimal_arithmetic pool_matrix".split(),
+        ["advanced_geometry", "decimal_arithmetic", "pool_matrix"],
         partial(_same_tokens, to_last_decimal=True),
     ),
     "boxnet": _valid_moves,

@@ -81,10 +81,37 @@ def _logarithm(value: Any, base: Any = None) -> Any:
 
 _FUNCTIONS: dict[str, Callable] = {
     name: _bounded(getattr(mp, name))
-    for name in (
-        "sin cos tan cot sec csc asin acos atan acot asec acsc sinh cosh tanh coth asinh acosh atanh gamma "
-        "factorial binomial floor exp sign re im conjugate erf"
-    ).split()
+    for name in [
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "asin",
+        "acos",
+        "atan",
+        "acot",
+        "asec",
+        "acsc",
+        "sinh",
+        "cosh",
+        "tanh",
+        "coth",
+        "asinh",
+        "acosh",
+        "atanh",
+        "gamma",
+        "factorial",
+        "binomial",
+        "floor",
+        "exp",
+        "sign",
+        "re",
+        "im",
+        "conjugate",
+        "erf",
+    ]
 } | {
     "factorial2": _bounded(mp.fac2),
     "log": _logarithm,

@@ -191,7 +191,16 @@ def _imported(job: dict[str, Any]) -> types.ModuleType:
 
 # names that function tasks leave out: `List`, `deque`, `inf`, and modules; of two the last
 _USUAL_NAMES: dict[str, object] = {}
-for _module in "operator math bisect heapq functools itertools collections typing".split():
+for _module in [
+    "operator",
+    "math",
+    "bisect",
+    "heapq",
+    "functools",
+    "itertools",
+    "collections",
+    "typing",
+]:
     exec(f"from {_module} import *", _USUAL_NAMES)
 exec(
     "import bisect, collections, functools, heapq, itertools, math, operator, random, re, string",

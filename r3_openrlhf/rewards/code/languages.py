@@ -24,7 +24,9 @@ class Language:
         PACKAGES  # importable besides the standard library, where they are installed
     )
     # those that are loaded once, before the first test
-    preload: tuple[str, ...] = tuple("array copy queue statistics numpy numpy.random".split())
+    preload: tuple[str, ...] = tuple(
+        ["array", "copy", "queue", "statistics", "numpy", "numpy.random"]
+    )
     reserves_memory: bool = (
         False  # much more than it uses: only use, looked at from time to time, is limited
     )

@@ -22,9 +22,21 @@ from tests.commands import r3
 
 from .samples import make_rollout
 
-TABLES = (
-    "meta steps problems counters counters_before gone continuations prompts responses rollouts logprobs trajectories states"
-).split()
+TABLES = [
+    "meta",
+    "steps",
+    "problems",
+    "counters",
+    "counters_before",
+    "gone",
+    "continuations",
+    "prompts",
+    "responses",
+    "rollouts",
+    "logprobs",
+    "trajectories",
+    "states",
+]
 # in range of nothing
 WRONG = {
     "INTEGER": [-7, 2**62],

@@ -11,11 +11,26 @@ import r3_openrlhf
 from r3_openrlhf.config.answer_tasks import REFUSED_DATA_SETS, check_data_set
 from r3_openrlhf.method.errors import ConfigError
 
-NAMES = (
-    "chain_sum basic_arithmetic gsm_symbolic countdown simple_equations polynomial_equations word_sorting sudoku"
-    " n_queens spiral_matrix string_insertion bitwise_arithmetic simple_integration polynomial_multiplication arc_agi"
-    " knights_knaves prime_factorization leg_counting"
-).split()
+NAMES = [
+    "chain_sum",
+    "basic_arithmetic",
+    "gsm_symbolic",
+    "countdown",
+    "simple_equations",
+    "polynomial_equations",
+    "word_sorting",
+    "sudoku",
+    "n_queens",
+    "spiral_matrix",
+    "string_insertion",
+    "bitwise_arithmetic",
+    "simple_integration",
+    "polynomial_multiplication",
+    "arc_agi",
+    "knights_knaves",
+    "prime_factorization",
+    "leg_counting",
+]
 
 
 @pytest.fixture(scope="module")

@@ -57,5 +57,5 @@ def test_it_loads_nothing_of_the_stack():
     )
     loaded = set(done.stdout.split())
     assert "math_verify" in loaded and not loaded & set(
-        "torch ray vllm openrlhf hydra omegaconf aiohttp".split()
+        ["torch", "ray", "vllm", "openrlhf", "hydra", "omegaconf", "aiohttp"]
     )

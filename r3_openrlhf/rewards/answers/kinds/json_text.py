@@ -5,7 +5,7 @@ import json
 from r3_openrlhf.rewards.answers.kinds import Kind
 
 _NAMES_OF_ANSWERS = frozenset(
-    "answer ground_truth final_answer target label solution reference".split()
+    ["answer", "ground_truth", "final_answer", "target", "label", "solution", "reference"]
 )
 
 

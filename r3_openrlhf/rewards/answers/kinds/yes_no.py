@@ -6,7 +6,9 @@ from r3_openrlhf.rewards.answers.kinds import Kind, last_sentence
 from r3_openrlhf.rewards.answers.patterns import phrases
 from r3_openrlhf.rewards.answers.plain import plain
 
-_YES = frozenset("yes true correct yeah sí si oui ja да sim 是 对 正确".split())
+_YES = frozenset(
+    ["yes", "true", "correct", "yeah", "sí", "si", "oui", "ja", "да", "sim", "是", "对", "正确"]
+)
 _VERDICT = phrases("yes_no")
 
 
