@@ -87,33 +87,35 @@ def value_at(row: dict[str, Any], key: str) -> Any:
 def lettered(cell: Any) -> str:
     """Return options as lines "(A) ...": a list, {label: [], text: []}, {A: text}, [{key: A, value: text}], or a JSON
     text of one. "": they are none, or have letters."""
-    labels: Any = string.ascii_uppercase
-    texts = _parsed(cell) if isinstance(cell, str) else cell
-    if (
-        isinstance(texts, list)
-        and texts
-        and all(isinstance(one, dict) and len(one) == 2 for one in texts)
-    ):
-        texts = dict(sorted(map(str, one.values()), key=len) for one in texts)
-    if isinstance(texts, dict):
-        is_one_each = set(map(type, texts.values())) <= {str, Numeral}
-        labels, texts = (
-            (texts, list(texts.values()))
-            if is_one_each
-            else (texts.get("label"), texts.get("text"))
-        )
-    if (
-        not isinstance(texts, list)
-        or not labels
-        or not all(isinstance(text, str) for text in texts)
-    ):
+    options = _parsed(cell) if isinstance(cell, str) else cell
+    labels, texts = _labels_and_texts(options)
+    if not isinstance(texts, list) or not labels:
         return ""
-    if all(
-        re.match(rf"\(?{label}\s*[).:]", text)
-        for label, text in zip(labels, texts, strict=False)
-    ):
+    if not all(isinstance(text, str) for text in texts):
+        return ""
+    lines = list(zip(labels, texts, strict=False))
+    if all(re.match(rf"\(?{label}\s*[).:]", text) for label, text in lines):
         return "\n".join(texts)
-    return "\n".join(f"({label}) {text}" for label, text in zip(labels, texts, strict=False))
+    return "\n".join(f"({label}) {text}" for label, text in lines)
+
+
+def _labels_and_texts(options: Any) -> tuple[Any, Any]:
+    """Return (labels, texts) of options as they are written; neither is checked."""
+    if _are_pairs(options):
+        # the shorter of two texts is the label
+        options = dict(sorted(map(str, pair.values()), key=len) for pair in options)
+    if not isinstance(options, dict):
+        return string.ascii_uppercase, options
+    if {type(text) for text in options.values()} <= {str, Numeral}:
+        return list(options), list(options.values())
+    return options.get("label"), options.get("text")
+
+
+def _are_pairs(options: Any) -> bool:
+    """Return if these are a list of objects with two cells each: a label and a text."""
+    if not isinstance(options, list) or not options:
+        return False
+    return all(isinstance(option, dict) and len(option) == 2 for option in options)
 
 
 def turns_of(cell: Any, *, key: str) -> tuple[list[dict[str, str]], str, str]:
@@ -122,29 +124,31 @@ def turns_of(cell: Any, *, key: str) -> tuple[list[dict[str, str]], str, str]:
     Raises DataError: no text, no messages of text, or none of the user.
     """
     if isinstance(cell, str) and not isinstance(cell, Numeral):
-        messages = _parsed(cell) if cell.lstrip().startswith("[{") else None
-        if messages is None and _PRINTED_MESSAGES.match(cell):
-            raise DataError(
-                f"the problem ({key}) is what Python prints of messages; write them as JSON (json.dumps)"
-            )
-        if not isinstance(messages, list):
-            if not cell.strip():
-                raise DataError(f"the problem ({key}) is empty or not a text")
+        messages = _messages_in(cell, key)
+        if messages is None and cell.strip():
             return [], cell, A_TEXT
         cell = messages
     if not isinstance(cell, list) or not cell:
         raise DataError(f"the problem ({key}) is empty or not a text")
     turns = [_turn(message, key) for message in cell]
-    last = max(
-        (place for place, turn in enumerate(turns) if turn["role"] == "user"), default=None
-    )
-    if last is None or not turns[last]["content"].strip():
+    of_user = [place for place, turn in enumerate(turns) if turn["role"] == "user"]
+    if not of_user or not turns[of_user[-1]]["content"].strip():
         raise DataError(f"the problem ({key}) has no turn of the user")
-    return (
-        turns[:last],
-        turns[last]["content"],
-        LAST_TURN if last == len(turns) - 1 else ANSWERED,
-    )
+    last = of_user[-1]
+    form = LAST_TURN if last == len(turns) - 1 else ANSWERED
+    return turns[:last], turns[last]["content"], form
+
+
+def _messages_in(text: str, key: str) -> list[Any] | None:
+    """Return the list that a JSON text holds; None: it is another text.
+
+    DataError: it is what Python prints of messages."""
+    messages = _parsed(text) if text.lstrip().startswith("[{") else None
+    if messages is None and _PRINTED_MESSAGES.match(text):
+        raise DataError(
+            f"the problem ({key}) is what Python prints of messages; write them as JSON (json.dumps)"
+        )
+    return messages if isinstance(messages, list) else None
 
 
 def _turn(message: Any, key: str) -> dict[str, str]:

@@ -178,38 +178,46 @@ def _values(path: Path, name: str, field: str | None) -> Iterator[tuple[str, Any
 
 
 def _rows_of_document(document: Any, name: str) -> Iterable[Any]:
+    """Return the rows of one JSON document. DataError: several tables, or uneven columns."""
     if isinstance(document, list):
         return document
-    parts = list(document.values()) if isinstance(document, dict) else []
-    if parts and all(
-        isinstance(part, dict)
-        or (isinstance(part, list) and part and isinstance(part[0], dict))
-        for part in parts
-    ):
+    if not isinstance(document, dict) or not document:
+        return [document]
+    parts = list(document.values())
+    if all(_holds_rows(part) for part in parts):
         raise DataError(
             f"{name} is one object of {listed(list(document))}, each of which holds rows; write the rows alone, as a list or one a line"
         )
-    lists = [
-        part
-        for part in parts
-        if isinstance(part, list) and part and all(isinstance(row, dict) for row in part)
-    ]
-    if len(lists) == 1 and not any(
-        isinstance(part, (list, dict)) for part in parts if part is not lists[0]
-    ):
-        return lists[0]  # {"version": ..., "data": [rows]}
-    if (
-        isinstance(document, dict)
-        and document
-        and all(isinstance(column, list) for column in document.values())
-    ):
-        if len({len(column) for column in document.values()}) > 1:
-            raise DataError(f"{name} holds columns of different lengths; use one line per row")
-        return [
-            dict(zip(document, values, strict=True))
-            for values in zip(*document.values(), strict=True)
-        ]
+    rows = _only_list_of_rows(parts)
+    if rows is not None:
+        return rows
+    if all(isinstance(part, list) for part in parts):
+        return _rows_of_columns(document, name)
     return [document]
+
+
+def _holds_rows(part: Any) -> bool:
+    """Return if this is an object, or a list that begins with one."""
+    if isinstance(part, list):
+        return bool(part) and isinstance(part[0], dict)
+    return isinstance(part, dict)
+
+
+def _only_list_of_rows(parts: list[Any]) -> list[Any] | None:
+    """Return the rows of {"version": ..., "data": [rows]}; None: further parts are structures."""
+    structures = [part for part in parts if isinstance(part, (list, dict))]
+    if len(structures) != 1 or not isinstance(structures[0], list) or not structures[0]:
+        return None
+    rows = structures[0]
+    return rows if all(isinstance(row, dict) for row in rows) else None
+
+
+def _rows_of_columns(document: dict[str, list[Any]], name: str) -> list[dict[str, Any]]:
+    """Return the rows of {column: [cells]}. DataError: the columns have different lengths."""
+    columns = list(document.values())
+    if len({len(column) for column in columns}) > 1:
+        raise DataError(f"{name} holds columns of different lengths; use one line per row")
+    return [dict(zip(document, cells, strict=True)) for cells in zip(*columns, strict=True)]
 
 
 def _is_one_document(file: Any, path: Path, name: str) -> bool:
