@@ -354,32 +354,37 @@ def _dropped(cell: Any, label: Label) -> Iterator[str]:
 
 
 def _is_part(column: str, found: Sequence[tuple[Any, Label]], num_rows: int) -> bool:
-    """Tell whether some rows have a text of some words there which is no solution, and most differ."""
-    words = [
-        (cell, label)
-        for cell, label in found
-        if isinstance(cell, str)
-        and not isinstance(cell, Numeral)
-        and len(cell.split()) > 1
-        and cell[:1] not in "[{"
-    ]
-    lengths = sum(len(cell.split()) for cell, _ in words)
-    if len(words) < CERTAIN * num_rows or any(word in column.lower() for word in _AFTERWARDS):
+    """Return if some rows have a text of some words there which is no solution, and most differ."""
+    if any(word in column.lower() for word in _AFTERWARDS):
         return False
-    ends = sum(
-        any(text in cell[-_TAIL:] for text in label.references)
-        for cell, label in words
-        if len(cell) > _TAIL
-    )
-    repeats = sum(
-        cell.strip() in label.problem or label.problem in cell for cell, label in words
-    )
-    different = len({cell for cell, _ in words})
-    return (
-        1 < different
-        and (5 * different > len(words) or lengths > SENTENCE * len(words))
-        and len(words) > 2 * max(ends, repeats)
-    )
+    texts = [(cell, label) for cell, label in found if _has_some_words(cell)]
+    different = {cell for cell, _ in texts}
+    if len(texts) < CERTAIN * num_rows or len(different) < 2:
+        return False
+    num_solutions = sum(_ends_with_answer(cell, label) for cell, label in texts)
+    num_repeats = sum(_repeats_problem(cell, label) for cell, label in texts)
+    if len(texts) <= 2 * max(num_solutions, num_repeats):
+        return False
+    num_words = sum(len(cell.split()) for cell, _ in texts)
+    return 5 * len(different) > len(texts) or num_words > SENTENCE * len(texts)
+
+
+def _has_some_words(cell: Any) -> bool:
+    """Return if a cell is a text of two words or more, and no structure."""
+    if not isinstance(cell, str) or isinstance(cell, Numeral):
+        return False
+    return len(cell.split()) > 1 and cell[:1] not in "[{"
+
+
+def _ends_with_answer(text: str, label: Label) -> bool:
+    """Return if a long text ends with a reference, as solutions do."""
+    tail = text[-_TAIL:]
+    return len(text) > _TAIL and any(reference in tail for reference in label.references)
+
+
+def _repeats_problem(text: str, label: Label) -> bool:
+    """Return if a text is a part of the problem, or holds it."""
+    return text.strip() in label.problem or label.problem in text
 
 
 def _is_tool(cell: Any) -> bool:
