@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from r3_openrlhf.evaluation.grading import Grading
 
 MOST_SOLUTIONS = 3  # of a row, from the first on
-SOLUTIONS = [
+SOLUTIONS = (
     "canonical_solution",
     "completion",
     "code",
@@ -30,9 +30,11 @@ SOLUTIONS = [
     "solutions",
     "gold_standard_solution",
     "reference_solution",
-]
+)
 PYTHON = ("python", "python3", "3")  # CodeContests' number of it, too
-HOLDS = ("hold up", "hold up, without a solution")
+HOLDS_UP = "hold up"
+HOLDS_WITHOUT_SOLUTION = "hold up, without a solution"
+HOLDS = (HOLDS_UP, HOLDS_WITHOUT_SOLUTION)
 
 
 @click.command("check-tests")
@@ -96,45 +98,62 @@ def judged(tests: str, row: dict[str, Any], grading: Grading) -> tuple[str, str]
     """Return what a row is, by its tests, and why."""
     from r3_openrlhf.evaluation.attacks.generate import program_attacks
 
-    own, language = solutions_of(row), read_tests(tests).language
+    solutions = solutions_of(row)
+    language = read_tests(tests).language
     idle = [text for family, text in program_attacks(tests) if family == "nothing"]
+    # each solution twice; with another line at its end, as one text would run once
+    again = [f"{text}\n" for text in solutions]
+    texts = [*solutions, *again, *idle]
     label = Label(uid="", problem="", references=[tests], task="code")
-    texts = [*own, *(f"{text}\n" for text in own), *idle]  # one text would run once
-    responses = [f"```{language}\n{text}\n```" for text in texts]
-    grades = grading.grade(
-        [grading.request(label, text, num_tokens=1, truncated=False) for text in responses]
-    )
-    if lacking := [grade.reason for grade in grades if grade.verdict == "ungraded"]:
-        return "not graded", lacking[0]
-    if accepted := [
-        text
-        for text, grade in zip(texts, grades, strict=True)
-        if text in idle and grade.score == 1
-    ]:
-        return "passed by a program that does nothing", repr(accepted[0])
-    pairs = [grades[number :: len(own)][:2] for number in range(len(own))]
-    if differ := [pair for pair in pairs if pair[0].verdict != pair[1].verdict]:
-        return "flaky", " and ".join(grade.reason for grade in differ[0])
-    if own and not any(grade.verdict == "correct" for grade, _ in pairs):
+    requests = []
+    for text in texts:
+        response = f"```{language}\n{text}\n```"
+        requests.append(grading.request(label, response, num_tokens=1, truncated=False))
+    grades = grading.grade(requests)
+    for grade in grades:
+        if grade.verdict == "ungraded":
+            return "not graded", grade.reason
+    for text, grade in zip(texts, grades, strict=True):
+        if text in idle and grade.score == 1:
+            return "passed by a program that does nothing", repr(text)
+    num_solutions = len(solutions)
+    firsts = grades[:num_solutions]
+    seconds = grades[num_solutions : 2 * num_solutions]
+    for first, second in zip(firsts, seconds, strict=True):
+        if first.verdict != second.verdict:
+            return "flaky", f"{first.reason} and {second.reason}"
+    if not solutions:
+        return HOLDS_WITHOUT_SOLUTION, ""
+    if not any(grade.verdict == "correct" for grade in firsts):
         return "failed by its own solution", grades[0].reason
-    return HOLDS[not own], ""
+    return HOLDS_UP, ""
 
 
 def solutions_of(row: dict[str, Any]) -> list[str]:
     """Return the first solutions in Python that a row has; a body alone goes after its prompt."""
-    cell = next((row[name] for name in SOLUTIONS if row.get(name)), None)
-    if isinstance(cell, str) and cell.lstrip()[:1] in ("[", "{"):
-        cell = parsed(cell)
-    if isinstance(cell, dict):  # CodeContests
+    prompt = row.get("prompt", "")
+    solutions = []
+    for text in _texts_in(_cell_of_solutions(row))[:MOST_SOLUTIONS]:
+        is_whole = statements(text) is not None
+        solutions.append(text if is_whole else f"{prompt}{text}")
+    return solutions
+
+
+def _cell_of_solutions(row: dict[str, Any]) -> Any:
+    """Return the first cell with solutions, a JSON text as what it holds; None: there is none."""
+    for name in SOLUTIONS:
+        cell = row.get(name)
+        if cell:
+            is_json = isinstance(cell, str) and cell.lstrip()[:1] in ("[", "{")
+            return parsed(cell) if is_json else cell
+    return None
+
+
+def _texts_in(cell: Any) -> list[str]:
+    """Return the programs in a cell: one, a list, or CodeContests's languages and texts."""
+    if isinstance(cell, str):
+        return [cell]
+    if isinstance(cell, dict):
         pairs = zip(cell.get("language") or [], cell.get("solution") or [], strict=False)
         cell = [text for language, text in pairs if str(language).lower() in PYTHON]
-    texts = [
-        text
-        for text in ([cell] if isinstance(cell, str) else cell or [])
-        if isinstance(text, str)
-    ]
-    prompt = row.get("prompt", "")
-    return [
-        text if statements(text) is not None else f"{prompt}{text}"
-        for text in texts[:MOST_SOLUTIONS]
-    ]
+    return [text for text in cell or [] if isinstance(text, str)]
