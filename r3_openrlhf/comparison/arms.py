@@ -270,41 +270,83 @@ def _by_seed(runs: list[RunResult], quantity: str) -> dict[int, float]:
 
 def _notes(runs: Sequence[Run], *, end: float) -> list[str]:
     """Return notes that a reader needs about these runs, one sentence each."""
+    notes = [
+        _note_on_seeds(runs),
+        _note_on_unfinished(runs),
+        _note_on_longer(runs, end=end),
+        _note_on_ungraded(runs),
+        _note_on_problems(runs),
+        _note_on_code(runs),
+        *_notes_on_commits(runs),
+    ]
+    return [note for note in notes if note is not None]
+
+
+def _note_on_seeds(runs: Sequence[Run]) -> str | None:
+    """Say that the arms have different seeds, if they have."""
+    seeds: dict[str, list[int]] = {}
+    for run in runs:
+        seeds.setdefault(run.arm, []).append(run.seed)
+    if len({tuple(of_arm) for of_arm in seeds.values()}) < 2:
+        return None
+    return "The arms do not have the same seeds; differences are taken over the seeds that two arms share."
+
+
+def _note_on_unfinished(runs: Sequence[Run]) -> str | None:
+    """Name the unfinished runs, if any."""
+    paths = [str(run.path) for run in runs if not run.finished]
+    if not paths:
+        return None
+    return f"Unfinished, taken as far as they are: {', '.join(paths)}."
+
+
+def _note_on_longer(runs: Sequence[Run], *, end: float) -> str | None:
+    """Name the longest run, if it generated more than 1.1 times the tokens of the shortest."""
+    longest = max(runs, key=lambda run: run.by_tokens.end)
+    if longest.by_tokens.end <= 1.1 * end:
+        return None
+    return (
+        f"The runs did not generate equally many tokens: {longest.path} continued to {longest.by_tokens.end:,.0f}. Final accuracy "
+        "and tokens to the target favour the longer runs."
+    )
+
+
+def _note_on_ungraded(runs: Sequence[Run]) -> str | None:
+    """Count the held-out responses without a grade, if there are any."""
+    num_ungraded = 0
+    for run in runs:
+        num_ungraded += sum(line.get("num_ungraded") or 0 for line in run.evaluations)
+    if not num_ungraded:
+        return None
+    return f"Responses to held-out problems that could not be graded, all runs together: {num_ungraded}."
+
+
+def _note_on_problems(runs: Sequence[Run]) -> str | None:
+    """Name the runs that do not hold their training problems, if any."""
+    paths = [str(run.path) for run in runs if run.training_problems is None]
+    if not paths:
+        return None
+    return (
+        f"Without data/problems.jsonl, so that only their settings say which problems they were trained on: "
+        f"{', '.join(paths)}."
+    )
+
+
+def _note_on_code(runs: Sequence[Run]) -> str | None:
+    """Say that the runs were made by different code, if they were."""
+    states = {run.code_state for run in runs}
+    if len(states) < 2:
+        return None
+    return f"The runs were made by {len(states)} different states of the code (code_state.txt)."
+
+
+def _notes_on_commits(runs: Sequence[Run]) -> list[str]:
+    """Name the commits of each model and data set of which the runs had different ones."""
     notes = []
-    seeds = {
-        arm: [run.seed for run in runs if run.arm == arm]
-        for arm in sorted({run.arm for run in runs})
-    }
-    if len(set(map(tuple, seeds.values()))) > 1:
-        notes.append(
-            "The arms do not have the same seeds; differences are taken over the seeds that two arms share."
+    differing = values_that_differ({str(run.path): run.commits for run in runs})
+    for name, commits in differing.items():
+        shown = ", ".join(
+            f"{commit or 'unknown'} in {path}" for path, commit in commits.items()
         )
-    if unfinished := [str(run.path) for run in runs if not run.finished]:
-        notes.append(f"Unfinished, taken as far as they are: {', '.join(unfinished)}.")
-    longer = [run for run in runs if run.by_tokens.end > 1.1 * end]
-    if longer:
-        most = max(longer, key=lambda run: run.by_tokens.end)
-        notes.append(
-            f"The runs did not generate equally many tokens: {most.path} continued to {most.by_tokens.end:,.0f}. Final accuracy "
-            "and tokens to the target favour the longer runs."
-        )
-    if ungraded := sum(
-        line.get("num_ungraded") or 0 for run in runs for line in run.evaluations
-    ):
-        notes.append(
-            f"Responses to held-out problems that could not be graded, all runs together: {ungraded}."
-        )
-    if without := [str(run.path) for run in runs if run.training_problems is None]:
-        notes.append(
-            f"Without data/problems.jsonl, so that only their settings say which problems they were trained on: "
-            f"{', '.join(without)}."
-        )
-    if len(states := {run.code_state for run in runs}) > 1:
-        notes.append(
-            f"The runs were made by {len(states)} different states of the code (code_state.txt)."
-        )
-    commits = values_that_differ({str(run.path): run.commits for run in runs})
-    for name, of in commits.items():
-        shown = ", ".join(f"{commit or 'unknown'} in {path}" for path, commit in of.items())
         notes.append(f"The runs had different commits of the {name}: {shown}.")
     return notes
