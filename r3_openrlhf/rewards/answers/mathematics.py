@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import chain
 
 from r3_openrlhf.rewards.answers.algebra import (
     MAX_SYMBOLIC_CHARS,
@@ -59,167 +60,253 @@ _NO_DIGIT = re.compile(r"[^0-9]+")
 def grade(item: Item) -> Result:
     """Grade one item. With the problem's text, what is copied from it is no answer (form.py)."""
     problem = item.problem
-    golds = [
-        read.text for read in map(read_reference, item.references) if read.unusable is None
-    ]
+    readings = [read_reference(reference) for reference in item.references]
+    golds = [reading.text for reading in readings if reading.unusable is None]
     if not golds:
         return "ungraded", "bad_reference", None, None
-    found = final_answer(item.response, truncated=item.truncated, problem=problem)
-    if found is None:
+    answer = final_answer(item.response, truncated=item.truncated, problem=problem)
+    if answer is None:
         return "wrong", "no_answer", 0.0, None
-    if len(found.text) > MAX_ANSWER_CHARS:
-        # as text, white space aside
-        same = "".join(found.text.split()) in {"".join(gold.split()) for gold in golds}
-        if same:
-            return "correct", "correct", 1.0, found.text[:MAX_ANSWER_CHARS]
-        return "wrong", "answer_too_long", 0.0, found.text[:MAX_ANSWER_CHARS]
-    typed = {gold: kind_of(gold, problem) for gold in golds}
-    letters = [
-        letter for gold in golds if typed[gold] is None and (letter := letter_of(gold, problem))
-    ]
-    for entry in [
-        *filter(None, typed.values()),
-        *((kinds()["choice"], frozenset(letter)) for letter in letters),
-    ]:
-        if is_right(*entry, found.text, problem, exact=found.exact):
-            return "correct", "correct", 1.0, found.text
-    golds = [gold for gold in golds if typed[gold] is None]
-    found = replace(found, text=found.text.replace(ALTERNATIVE, " or "))
+    if len(answer.text) > MAX_ANSWER_CHARS:
+        return _grade_long(answer.text, golds)
+    if _is_right_by_kind(answer, golds, problem):
+        return _correct(answer.text)
+    golds = [gold for gold in golds if kind_of(gold, problem) is None]
+    answer = replace(answer, text=answer.text.replace(ALTERNATIVE, " or "))
     if not golds:
-        return "wrong", "wrong", 0.0, found.text[-MAX_ANSWER_CHARS:]
-    golds = (
-        [with_factors(unified(gold), problem) for gold in golds]
-        if problem
-        else list(map(unified, golds))
+        return _wrong("wrong", answer.text[-MAX_ANSWER_CHARS:])
+    golds = [_in_one_spelling(gold, problem) for gold in golds]
+    if answer.exact:
+        decided = _decide_cheaply(answer.text, golds, problem)
+        if decided is not None:
+            return decided
+    return _grade_symbolically(answer, golds, problem)
+
+
+def _correct(extracted: str) -> Result:
+    """Return the result of a right answer."""
+    return "correct", "correct", 1.0, extracted
+
+
+def _wrong(reason: str, extracted: str) -> Result:
+    """Return the result of an answer that counts as wrong."""
+    return "wrong", reason, 0.0, extracted
+
+
+def _grade_long(text: str, golds: list[str]) -> Result:
+    """Compare an answer that is too long to be parsed as text, white space aside."""
+    extracted = text[:MAX_ANSWER_CHARS]
+    without_space = "".join(text.split())
+    if any("".join(gold.split()) == without_space for gold in golds):
+        return _correct(extracted)
+    return _wrong("answer_too_long", extracted)
+
+
+def _is_right_by_kind(answer: FinalAnswer, golds: list[str], problem: str) -> bool:
+    """Tell whether an answer is right as the kind of a reference, or as the option that one is."""
+    entries = []
+    letters = []
+    for gold in golds:
+        entry = kind_of(gold, problem)
+        if entry is not None:
+            entries.append(entry)
+            continue
+        letter = letter_of(gold, problem)
+        if letter:
+            letters.append((kinds()["choice"], frozenset(letter)))
+    return any(
+        is_right(kind, value, answer.text, problem, exact=answer.exact)
+        for kind, value in entries + letters
     )
-    decided = _decide_cheaply(found.text, golds, problem) if found.exact else None
-    return decided or _grade_symbolically(found, golds, problem)
+
+
+def _in_one_spelling(text: str, problem: str) -> str:
+    """Rewrite a text in one spelling; with the problem's text, its products with factors."""
+    return with_factors(unified(text), problem) if problem else unified(text)
 
 
 def _decide_cheaply(extracted: str, golds: list[str], problem: str) -> Result | None:
     """Grade a text that is the answer, if no formula has to be parsed for it."""
-    text = with_factors(unified(extracted), problem) if problem else unified(extracted)
+    text = _in_one_spelling(extracted, problem)
     golds = [_in_asked_unit(gold, text, problem) for gold in golds]
-    text = rounded_side(text, golds[0]) if "\\approx" in text else text
-    if (end := _UNFINISHED.search(text)) and not any(
-        gold.endswith(end[0]) or unit_of(gold) for gold in golds
-    ):
-        return "wrong", "wrong", 0.0, extracted
+    if "\\approx" in text:
+        text = rounded_side(text, golds[0])
+    if _is_unfinished(text, golds):
+        return _wrong("wrong", extracted)
     decisions = [decide(text, gold) for gold in golds]
     for gold, decision in zip(golds, decisions, strict=True):
         if decision:
             return _in_its_form(text, gold, problem, extracted)
-    reason = None
     if all(decision is False for decision in decisions):
-        reason = "wrong"
-    elif _leaves_the_computing(unified(extracted), golds):
-        reason = "unevaluated"  # it leaves the computing to the grader
-    elif len(extracted) > max(MAX_SYMBOLIC_CHARS, 2 * max(map(len, golds))):
-        reason = "answer_too_long"
-    elif is_too_complex(extracted, golds):
-        reason = "too_large"
-    elif problem and all(is_copied(unified(extracted), gold, problem) for gold in golds):
-        reason = "restated"  # whatever its value
-    return ("wrong", reason, 0.0, extracted) if reason else None
+        return _wrong("wrong", extracted)
+    reason = _why_not_parsed(extracted, golds, problem)
+    return None if reason is None else _wrong(reason, extracted)
+
+
+def _is_unfinished(text: str, golds: list[str]) -> bool:
+    """Tell whether a text ends with a sign that ends no reference, such as the dots of "7..."."""
+    end = _UNFINISHED.search(text)
+    if end is None:
+        return False
+    return not any(gold.endswith(end[0]) or unit_of(gold) for gold in golds)
+
+
+def _why_not_parsed(extracted: str, golds: list[str], problem: str) -> str | None:
+    """Return why an answer is wrong whatever its value; None: it has to be parsed."""
+    answer = unified(extracted)
+    if _leaves_the_computing(answer, golds):
+        return "unevaluated"
+    if len(extracted) > max(MAX_SYMBOLIC_CHARS, 2 * max(map(len, golds))):
+        return "answer_too_long"
+    if is_too_complex(extracted, golds):
+        return "too_large"
+    if problem and all(is_copied(answer, gold, problem) for gold in golds):
+        return "restated"
+    return None
 
 
 def _in_asked_unit(gold: str, answer: str, problem: str) -> str:
     """Add the unit that the problem asks for to a number, where the answer states another one."""
-    stated = unit_of(answer) if problem else None
-    if (
-        stated is None
-        or unit_of(gold)
-        or number(gold) is None
-        or (unit := asked_unit(problem, stated)) is None
-    ):
+    if not problem:
         return gold
-    return rf"{gold}\text{{ {unit}}}"
+    stated = unit_of(answer)
+    if stated is None or unit_of(gold) or number(gold) is None:
+        return gold
+    unit = asked_unit(problem, stated)
+    return gold if unit is None else rf"{gold}\text{{ {unit}}}"
 
 
 def _in_its_form(answer: str, gold: str, problem: str, extracted: str) -> Result:
     """Correct, unless the answer equals the reference without being solved."""
-    reason = "unsolved" if is_other_amount(answer, gold, problem) else None
-    if reason is None and not is_plain(answer, gold):
-        reason = objection(*align(answer, gold), problem, value_is_same)
-        ways = OR.split(answer)
-        if (
-            len(ways) > 1
-            and is_single(gold)
-            and not all(agree(way.strip(), gold) for way in ways)
-        ):
-            reason = "several"  # one of them is right
-    if reason is not None:
-        return "wrong", reason, 0.0, extracted
-    return "correct", "correct", 1.0, extracted
+    if is_other_amount(answer, gold, problem):
+        return _wrong("unsolved", extracted)
+    if is_plain(answer, gold):
+        return _correct(extracted)
+    if _is_one_of_several(answer, gold):
+        return _wrong("several", extracted)
+    reason = objection(*align(answer, gold), problem, value_is_same)
+    return _correct(extracted) if reason is None else _wrong(reason, extracted)
+
+
+def _is_one_of_several(answer: str, gold: str) -> bool:
+    """Tell whether an answer gives alternatives to a single reference, and not all equal it."""
+    alternatives = OR.split(answer)
+    if len(alternatives) < 2 or not is_single(gold):
+        return False
+    return not all(agree(alternative.strip(), gold) for alternative in alternatives)
 
 
 def _leaves_the_computing(answer: str, golds: list[str]) -> bool:
     """Tell whether it has an integral, a sum or the like that no reference has; where these are numbers, a function."""
-    known = {operator for gold in golds for operator in UNEVALUATED.findall(gold)}
-    return not set(UNEVALUATED.findall(answer)) <= known or (
-        _FUNCTION_OF_NUMBER.search(answer) is not None and all(map(is_literal, golds))
-    )
+    known = set(chain.from_iterable(UNEVALUATED.findall(gold) for gold in golds))
+    if not known.issuperset(UNEVALUATED.findall(answer)):
+        return True
+    return _FUNCTION_OF_NUMBER.search(answer) is not None and all(map(is_literal, golds))
 
 
-def _grade_symbolically(found: FinalAnswer, golds: list[str], problem: str) -> Result:
-    pairs = [
-        align(unified(found.text), gold) if found.exact else (found.text, gold)
-        for gold in golds
-    ]
-    if found.exact:
-        pairs += [
-            (other, gold) for answer, gold in pairs for other in renamed(answer, gold, problem)
-        ]
-    if found.exact and (result := _grade_lists(pairs, found.text, problem)):
-        return result
-    if not found.exact and is_too_complex(found.text, golds):
-        return "wrong", "too_large", 0.0, found.text
-    parse_answer = parse_any if found.exact else parse_in_text
-    readings = {answer: parse_answer(answer) for answer, _ in pairs}
-    every = [reading for found_readings in readings.values() for reading in found_readings]
-    if not every or not found.exact and not _ends_the_text(str(every[-1]), found):
+def _grade_symbolically(answer: FinalAnswer, golds: list[str], problem: str) -> Result:
+    """Grade an answer whose formulas have to be parsed: the whole text, or a guess at its end."""
+    if answer.exact:
+        return _grade_formula(answer, golds, problem)
+    return _grade_guess(answer, golds, problem)
+
+
+def _grade_formula(answer: FinalAnswer, golds: list[str], problem: str) -> Result:
+    """Grade a text that is the answer, in the spelling and with the letters of each reference."""
+    extracted = answer.text
+    pairs = [align(unified(extracted), gold) for gold in golds]
+    for text, gold in list(pairs):
+        pairs.extend((other, gold) for other in renamed(text, gold, problem))
+    decided = _grade_lists(pairs, extracted, problem)
+    if decided is not None:
+        return decided
+    readings = {text: parse_any(text) for text, _ in pairs}
+    every = list(chain.from_iterable(readings.values()))
+    if not every:
         return "wrong", "no_answer", 0.0, None
-    extracted = found.text if found.exact else str(every[-1])[:MAX_ANSWER_CHARS]
-    if any(map(is_too_large, (reading for gold in golds for reading in parse_reference(gold)))):
-        return "ungraded", "too_large", None, extracted
-    if any(map(is_too_large, every)):
-        return "wrong", "too_large", 0.0, extracted  # none of the references is
-    if reason := why_no_guess(extracted, found):
-        return "wrong", reason, 0.0, extracted
-    for answer, gold in pairs:
-        guess = unified(extracted)
-        if not found.exact and (decide(guess, gold) or same_list(guess, gold, agree)):
-            return _in_its_form(unified(extracted), gold, problem, extracted)
-        text = answer if found.exact else extracted
-        if any(
-            equal(a, b, gold, text) for a in parse_reference(gold) for b in readings[answer]
-        ):
-            # a guess at the end of a text: what comes out of "1/2 = 10/9" is the last side
-            last = text.rpartition("=")[2].partition("\\approx")[0].strip()
-            if not found.exact and last != text and agree(unified(last), gold):
-                text = last
+    refused = _refuse_large(every, golds, extracted)
+    if refused is not None:
+        return refused
+    reason = why_no_guess(extracted, answer)
+    if reason:
+        return _wrong(reason, extracted)
+    for text, gold in pairs:
+        if _equals_any(readings[text], gold, text):
             return _in_its_form(unified(text), gold, problem, extracted)
-    return "wrong", "wrong", 0.0, extracted
+    return _wrong("wrong", extracted)
+
+
+def _grade_guess(answer: FinalAnswer, golds: list[str], problem: str) -> Result:
+    """Grade the last formula of a text that marks no answer."""
+    if is_too_complex(answer.text, golds):
+        return _wrong("too_large", answer.text)
+    readings = parse_in_text(answer.text)
+    if not readings or not _ends_the_text(str(readings[-1]), answer):
+        return "wrong", "no_answer", 0.0, None
+    extracted = str(readings[-1])[:MAX_ANSWER_CHARS]
+    refused = _refuse_large(readings, golds, extracted)
+    if refused is not None:
+        return refused
+    reason = why_no_guess(extracted, answer)
+    if reason:
+        return _wrong(reason, extracted)
+    guess = unified(extracted)
+    for gold in golds:
+        if decide(guess, gold) or same_list(guess, gold, agree):
+            return _in_its_form(guess, gold, problem, extracted)
+        if _equals_any(readings, gold, extracted):
+            side = unified(_side_of_value(extracted, gold))
+            return _in_its_form(side, gold, problem, extracted)
+    return _wrong("wrong", extracted)
+
+
+def _refuse_large(readings: list, golds: list[str], extracted: str) -> Result | None:
+    """Refuse to compare values that take too long to evaluate; None: there are none."""
+    of_references = chain.from_iterable(parse_reference(gold) for gold in golds)
+    if any(map(is_too_large, of_references)):
+        return "ungraded", "too_large", None, extracted
+    if any(map(is_too_large, readings)):
+        return _wrong("too_large", extracted)
+    return None
+
+
+def _equals_any(readings: list, gold: str, text: str) -> bool:
+    """Tell whether one of the readings of a text equals one of the reference's."""
+    for reference in parse_reference(gold):
+        for reading in readings:
+            if equal(reference, reading, gold, text):
+                return True
+    return False
+
+
+def _side_of_value(text: str, gold: str) -> str:
+    """Return the last side of a guessed equation if it equals the reference, else all of it.
+
+    What comes out of "1/2 = 10/9" is 10/9."""
+    last = text.rpartition("=")[2].partition("\\approx")[0].strip()
+    if last != text and agree(unified(last), gold):
+        return last
+    return text
 
 
 def _grade_lists(pairs: list[tuple[str, str]], extracted: str, problem: str) -> Result | None:
     """Grade part by part, where all references are lists that can be evaluated."""
-    if any(is_too_large(reading) for _, gold in pairs for reading in parse_reference(gold)):
+    of_references = chain.from_iterable(parse_reference(gold) for _, gold in pairs)
+    if any(map(is_too_large, of_references)):
         return None
-    same = [same_list(*pair, agree) for pair in pairs]
-    if True in same:
-        return _in_its_form(*pairs[same.index(True)], problem, extracted)
-    return None if None in same else ("wrong", "wrong", 0.0, extracted)
+    decisions = [same_list(answer, gold, agree) for answer, gold in pairs]
+    if True in decisions:
+        answer, gold = pairs[decisions.index(True)]
+        return _in_its_form(answer, gold, problem, extracted)
+    return None if None in decisions else _wrong("wrong", extracted)
 
 
-def _ends_the_text(extracted: str, found: FinalAnswer) -> bool:
+def _ends_the_text(extracted: str, answer: FinalAnswer) -> bool:
     """Tell whether a guessed answer has the text's last number: what is before it is a step."""
-    numbers = _NUMBER.findall(found.text)
-    return (
-        found.stated
-        or not numbers
-        or _NO_DIGIT.sub("", numbers[-1]) in _NO_DIGIT.sub("", extracted)
-    )
+    numbers = _NUMBER.findall(answer.text)
+    if answer.stated or not numbers:
+        return True
+    return _NO_DIGIT.sub("", numbers[-1]) in _NO_DIGIT.sub("", extracted)
 
 
 def warm_up() -> None:

@@ -58,6 +58,8 @@ _BELOW_2000 = {name: value for value, name in enumerate(_BELOW_100)} | {
     for value, name in enumerate(_BELOW_100)
 }
 _WORD = re.compile(r"[a-z]+")
+_NOT_IN_WORDS = re.compile(r"[^a-zA-Z\s-]")
+_AND_A_HALF = " and a half"
 _PARTS = {"half": 2, "halves": 2, "quarter": 4, "quarters": 4}
 
 
@@ -65,20 +67,36 @@ def value_in_words(text: str) -> Fraction | None:
     """Return the number that the words say, also an ordinal; None when they say anything else."""
     if not text.isascii():
         return _chinese(text.strip())
-    if text.lower().endswith(" and a half"):
-        value = value_in_words(text[: -len(" and a half")])
-        return None if value is None or value < 0 else value + Fraction(1, 2)
+    if text.lower().endswith(_AND_A_HALF):
+        whole = value_in_words(text[: -len(_AND_A_HALF)])
+        if whole is None or whole < 0:
+            return None
+        return whole + Fraction(1, 2)
     words = [word for word in _WORD.findall(text.lower()) if word != "and"]
-    sign = -1 if words and words[0] in ("minus", "negative") else 1
-    words = words[1:] if sign < 0 else words
-    if not words or len(words) > MAX_WORDS or re.search(r"[^a-zA-Z\s-]", text):
+    sign = 1
+    if words and words[0] in ("minus", "negative"):
+        sign = -1
+        words = words[1:]
+    if not words or len(words) > MAX_WORDS or _NOT_IN_WORDS.search(text):
         return None
-    if words[:2] == ["half", "a"] and words[2:] and words[2] in _SCALES:
-        return sign * Fraction(_SCALES[words[2]], 2) if not words[3:] else None
-    words = words[1:] if words[0] == "a" and words[1:] and words[1] in _SCALES else words
-    words = ["one", *words] if words[0] in _SCALES else words  # "a dozen"
-    said = _fraction(words) or _whole([*words[:-1], _ORDINALS.get(words[-1], words[-1])])
-    return None if said is None else sign * Fraction(said)
+    value = _positive(words)
+    return None if value is None else sign * value
+
+
+def _positive(words: list[str]) -> Fraction | None:
+    """Return the value of at least one word without a sign: "half a dozen", "a dozen", "twelfth"."""
+    if words[:2] == ["half", "a"] and len(words) > 2 and words[2] in _SCALES:
+        return Fraction(_SCALES[words[2]], 2) if len(words) == 3 else None
+    if words[0] == "a" and len(words) > 1 and words[1] in _SCALES:
+        words = words[1:]
+    if words[0] in _SCALES:
+        words = ["one", *words]
+    fraction = _fraction(words)
+    if fraction:
+        return fraction
+    last_as_cardinal = _ORDINALS.get(words[-1], words[-1])
+    whole = _whole([*words[:-1], last_as_cardinal])
+    return None if whole is None else Fraction(whole)
 
 
 def is_number_word(word: str) -> bool:
@@ -114,8 +132,13 @@ def _chinese(text: str) -> Fraction | None:
     if not _CHINESE.fullmatch(text):
         return None
     total = digit = 0
-    for value in (2 if sign == "两" else int(unicodedata.numeric(sign)) for sign in text):
-        total, digit = (total, value) if value < 10 else (total + (digit or 1) * value, 0)
+    for sign in text:
+        value = 2 if sign == "两" else int(unicodedata.numeric(sign))
+        if value < 10:
+            digit = value
+        else:
+            total += (digit or 1) * value
+            digit = 0
     return Fraction(total + digit)
 
 
@@ -123,11 +146,12 @@ def _whole(words: list[str]) -> int | None:
     """Return the value of cardinal words."""
     for name in ("billion", "million", "thousand", "dozen"):
         if name in words:
-            above, below = words[: words.index(name)], words[words.index(name) + 1 :]
-            many, few = _whole(above or ["one"]), _whole(below) if below else 0
-            return (
-                many * _SCALES[name] + few
-                if many and few is not None and few < _SCALES[name]
-                else None
-            )
+            position = words.index(name)
+            above = words[:position]
+            below = words[position + 1 :]
+            many = _whole(above or ["one"])
+            few = _whole(below) if below else 0
+            if not many or few is None or few >= _SCALES[name]:
+                return None
+            return many * _SCALES[name] + few
     return _BELOW_2000.get(" ".join(words) if words != ["hundred"] else "one hundred")

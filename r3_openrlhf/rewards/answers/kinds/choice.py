@@ -41,36 +41,58 @@ def options_of(problem: str) -> dict[str, str]:
 def _read(text: str, problem: str) -> frozenset[str] | None:
     """Read the letters that a text names and does not deny; with "or" where it does not decide."""
     words = plain(text).strip("{}[]\\ ")
-    if (
-        words.isalpha()
-        and len(set(words)) == len(words) < 6
-        and set(words if words[1:] else words.upper()) <= set(_LETTERS)
-    ):
+    if _is_only_letters(words):
         return frozenset(words.upper())
-    if letter := letter_of(text, problem):
+    letter = letter_of(text, problem)
+    if letter:
         return frozenset(letter)
-    words = _SAYS["small"].sub(lambda said: said[0].upper(), _SAYS["denied"].sub(" ", words))
-    words = _SAYS["article"].sub(lambda said: said[0].lower(), words)
-    named = [match for pattern in (_MARKED, _BARE) if (match := pattern.search(words))]
-    first = min(named, key=re.Match.start, default=None)
-    before = words[: first.start()] if first else ""
-    if (
-        first is None
-        or before[-1:] == "{"
-        or before.strip(" (*_")
-        and not _SAYS["announced"].search(before)
-    ):
+    words = _SAYS["denied"].sub(" ", words)
+    words = _SAYS["small"].sub(lambda match: match[0].upper(), words)
+    words = _SAYS["article"].sub(lambda match: match[0].lower(), words)
+    first = _first_letter(words)
+    if first is None or not _may_precede(words[: first.start()]):
         return None
-    letters = {
-        letter for match in first.re.finditer(words) for letter in match.groups() if letter
-    }
-    other = letter_of(words[first.end() :].lstrip(".): "), problem)
+    after = words[first.end() :]
+    letters = _letters_named(first.re, words)
+    other = letter_of(after.lstrip(".): "), problem)
     if len(letters) == 1 and other and other not in letters:
         return None  # "(C) it decreases", where that is (A)
-    is_open = (
-        _OR.search(words) if len(letters) > 1 else _OR.match(words[first.end() :].lstrip(") "))
-    )
-    return frozenset(letters | ({"or"} if is_open else set()))
+    if len(letters) > 1:
+        is_open = _OR.search(words) is not None
+    else:
+        is_open = _OR.match(after.lstrip(") ")) is not None
+    if is_open:
+        letters.add("or")
+    return frozenset(letters)
+
+
+def _is_only_letters(words: str) -> bool:
+    """Tell whether a text is a few different letters of options: "A", "b", "ACD"; not "cd"."""
+    if not words.isalpha() or len(words) > 5 or len(set(words)) < len(words):
+        return False
+    letters = words.upper() if len(words) == 1 else words
+    return set(letters) <= set(_LETTERS)
+
+
+def _first_letter(words: str) -> re.Match | None:
+    """Return where the first letter of an option is, by the pattern that finds it first."""
+    matches = [pattern.search(words) for pattern in (_MARKED, _BARE)]
+    return min(filter(None, matches), key=re.Match.start, default=None)
+
+
+def _may_precede(before: str) -> bool:
+    """Tell whether a letter that follows this text is an answer: nothing, or "the answer is"."""
+    if before.endswith("{"):
+        return False
+    return not before.strip(" (*_") or _SAYS["announced"].search(before) is not None
+
+
+def _letters_named(pattern: re.Pattern, words: str) -> set[str]:
+    """Return every letter that a pattern finds in a text."""
+    letters: set[str] = set()
+    for match in pattern.finditer(words):
+        letters.update(filter(None, match.groups()))
+    return letters
 
 
 def letter_of(text: str, problem: str) -> str | None:
@@ -85,12 +107,13 @@ def letter_of(text: str, problem: str) -> str | None:
 
 def _find(sentence: str, problem: str) -> list[str]:
     """Return the last sentence that names a letter, or what the last one says of an option's text."""
-    sentences = [text for text in _SENTENCES.split(sentence.strip()) if text]
-    sentences = [_REASON.sub("", text) for text in sentences]
-    if named := next((text for text in reversed(sentences) if _read(text, problem)), None):
-        return [named]
-    is_denied = not sentences or DENIES.search(sentences[-1])
-    return [] if is_denied else re.findall(r"\b(?:is|be|:) (\S.*)$", sentences[-1])
+    sentences = [_REASON.sub("", text) for text in _SENTENCES.split(sentence.strip()) if text]
+    for text in reversed(sentences):
+        if _read(text, problem):
+            return [text]
+    if not sentences or DENIES.search(sentences[-1]):
+        return []
+    return re.findall(r"\b(?:is|be|:) (\S.*)$", sentences[-1])
 
 
 KIND = Kind(

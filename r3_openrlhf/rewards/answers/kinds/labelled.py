@@ -17,37 +17,54 @@ _ORDERS = ("abcdefgh", "123456789", ("i", "ii", "iii", "iv", "v"))
 
 def _read(text: str, problem: str) -> dict[str, str] | None:
     words = plain(text)
-    found = {mark: (mark[1] or mark[2]).lower() for mark in _LABEL.finditer(words)}
-    order = next(
-        (order for order in _ORDERS if found and next(iter(found.values())) in order), ""
-    )
-    # not the 3 of "(a) It is 3. (b) ..."
-    marks = [mark for mark in found if found[mark] in order]
-    labels = [found[mark] for mark in marks]
+    marks = _marks_in_one_order(words)
+    labels = [_label_of(mark) for mark in marks]
     if len(labels) < 2:
-        parts = split_parts(words)
-        values = parts[1] if parts and parts[0] in ("", "()") else []
-        return {str(i): value for i, value in enumerate(values)} if len(values) > 1 else None
-    if words[: marks[0].start()].strip() or len(set(labels)) < len(labels):
+        return _without_labels(words)
+    is_preceded = words[: marks[0].start()].strip() != ""
+    if is_preceded or len(set(labels)) < len(labels):
         return None
     ends = [mark.start() for mark in marks[1:]] + [len(words)]
-    texts = [
-        _NAME.sub(
-            "",
-            SUBJECT.sub(
-                "", re.sub(r"[\s,;.]*(?:\band\b|;)?[\s,;.]*$", "", words[mark.end() : end])
-            ),
-        )
-        for mark, end in zip(marks, ends, strict=True)
-    ]
-    return dict(zip(labels, texts, strict=True))
+    values = {}
+    for label, mark, end in zip(labels, marks, ends, strict=True):
+        values[label] = _value_of(words[mark.end() : end])
+    return values
+
+
+def _label_of(mark: re.Match) -> str:
+    """Return the label that a mark sets: "a" of "(A)" and "a."."""
+    return (mark[1] or mark[2]).lower()
+
+
+def _marks_in_one_order(words: str) -> list[re.Match]:
+    """Return the marks whose labels are of the first one's order: not the 3 of "(a) It is 3. (b)"."""
+    marks = list(_LABEL.finditer(words))
+    for order in _ORDERS:
+        if marks and _label_of(marks[0]) in order:
+            return [mark for mark in marks if _label_of(mark) in order]
+    return []
+
+
+def _without_labels(words: str) -> dict[str, str] | None:
+    """Read a list without labels, with "0", "1" and so on as labels; None: it is no list."""
+    parts = split_parts(words)
+    if parts is None:
+        return None
+    brackets, values = parts
+    if brackets not in ("", "()") or len(values) < 2:
+        return None
+    return {str(i): value for i, value in enumerate(values)}
+
+
+def _value_of(text: str) -> str:
+    """Return what a labelled part says of its subject, without its end and its name."""
+    text = re.sub(r"[\s,;.]*(?:\band\b|;)?[\s,;.]*$", "", text)
+    return _NAME.sub("", SUBJECT.sub("", text))
 
 
 def _same(said: dict[str, str], wanted: dict[str, str]) -> bool:
     # math-verify, which no reader needs
-    from r3_openrlhf.rewards.answers.algebra import (
-        equal_texts,
-    )
+    from r3_openrlhf.rewards.answers.algebra import equal_texts
 
     if "0" in said and len(said) == len(wanted):  # without labels: in order
         said = dict(zip(wanted, said.values(), strict=True))

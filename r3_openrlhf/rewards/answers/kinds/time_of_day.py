@@ -39,25 +39,45 @@ def _read(text: str, problem: str) -> Time | None:
     name = re.sub(r"^(?:at|exactly|about) ", "", text.lower())
     if name in _NAMED:
         return 0, _NAMED[name]
-    spoken = _SPOKEN_HALF.sub("", name)
-    apart = _PARTS.fullmatch(spoken)
-    words = (apart[1], apart[3]) if apart else ("", "")
-    part, hour = (
-        _PART.get(word) or int(value_in_words(word.replace("-", " ")) or 0) for word in words
-    )
-    if apart and part and hour and part < 60:
-        clock = hour * 60 + (part if apart[2] in ("past", "after") else -part)
-        text = f"{(clock // 60 - 1) % 12 + 1}:{clock % 60:02d}{name[len(spoken) :]}"
-    said = _CLOCK["time"].fullmatch(text) or _CLOCK["time"].fullmatch(text + ".")
-    if said is None or not (said["minute"] or said["half"]):
+    text = _as_digits(name) or text
+    clock = _CLOCK["time"].fullmatch(text) or _CLOCK["time"].fullmatch(text + ".")
+    if clock is None or not (clock["minute"] or clock["half"]):
         return None
-    hour, minute, second = int(said["hour"]), int(said["minute"] or 0), int(said["second"] or 0)
-    half = _HALVES.get(re.sub("[ .]", "", (said["half"] or "").lower()), "")
-    if hour > 24 or minute > 59 or second > 59 or half and hour > 12:
+    half = _HALVES.get(re.sub("[ .]", "", (clock["half"] or "").lower()), "")
+    hour = int(clock["hour"])
+    minute = int(clock["minute"] or 0)
+    second = int(clock["second"] or 0)
+    if hour > 24 or minute > 59 or second > 59:
         return None
-    if hour > 12 or hour == 0 or not half and said["hour"][0] == "0":  # 03:45 is of 24 hours
+    if half and hour > 12:
+        return None
+    # 03:45 is of 24 hours, 3:45 may be of either half
+    is_of_24_hours = hour > 12 or hour == 0 or not half and clock["hour"].startswith("0")
+    if is_of_24_hours:
         half = "p" if 12 < hour < 24 else "a"
     return hour % 12 * 3600 + minute * 60 + second, half
+
+
+def _as_digits(name: str) -> str | None:
+    """Write "quarter past nine pm" as "9:15 pm"; None: the name of a time is not of this form."""
+    without_half = _SPOKEN_HALF.sub("", name)
+    spoken = _PARTS.fullmatch(without_half)
+    if spoken is None:
+        return None
+    minutes = _number_of(spoken[1])
+    hour = _number_of(spoken[3])
+    if not minutes or not hour or minutes >= 60:
+        return None
+    if spoken[2] in ("to", "before"):
+        minutes = -minutes
+    total = hour * 60 + minutes
+    half = name[len(without_half) :]
+    return f"{(total // 60 - 1) % 12 + 1}:{total % 60:02d}{half}"
+
+
+def _number_of(word: str) -> int:
+    """Return the number of minutes or the hour that a word says; 0: it says none."""
+    return _PART.get(word) or int(value_in_words(word.replace("-", " ")) or 0)
 
 
 def _recognise(reference: str, problem: str) -> bool:
@@ -70,7 +90,8 @@ def _recognise(reference: str, problem: str) -> bool:
 
 
 def _same(said: Time, wanted: Time) -> bool:
-    return said[0] == wanted[0] and (said[1] == wanted[1] or not (said[1] and wanted[1]))
+    halves_agree = said[1] == wanted[1] or not said[1] or not wanted[1]
+    return said[0] == wanted[0] and halves_agree
 
 
 KIND = Kind(
