@@ -1,6 +1,7 @@
 """Laws of every kind of answers, on problems that the kinds make up: equal and unequal siblings, in any wrapping, and sentences that
 deny, scale or go on. A new kind is tested by being there."""
 
+import inspect
 import random
 import re
 import time
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from r3_openrlhf import grade, read_reference
-from r3_openrlhf.rewards.answers.kinds import kind_of, kinds
+from r3_openrlhf.rewards.answers.kinds import ORDER, Kind, kind_of, kinds
 from tests.tables import tables_beside
 
 TABLES = tables_beside(__file__)
@@ -44,6 +45,11 @@ def siblings(name, rng):
 
 def test_every_kind_has_siblings():
     assert set(SIBLINGS) >= set(kinds())
+
+
+def test_every_file_of_a_kind_is_in_the_order():
+    files = [path.stem for path in Path(inspect.getfile(Kind)).parent.glob("*.py")]
+    assert sorted([*ORDER, "__init__"]) == sorted(files)
 
 
 @pytest.mark.parametrize("name", SIBLINGS)

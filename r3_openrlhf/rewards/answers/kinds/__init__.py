@@ -1,12 +1,11 @@
 """Kinds of answers, one file each: which references are of the kind, one reader for references and
 answers, one comparison, and siblings for the tests.
 
-A new kind is a new file here with a `KIND`. What no kind recognises is mathematics, which
-`mathematics.py` compares as numbers, formulas, sets and lists."""
+A new kind is a new file here with a `KIND`, and the file's name in `ORDER`. What no kind
+recognises is mathematics, which `mathematics.py` compares as numbers, formulas, sets and lists."""
 
 import importlib
 import operator
-import pkgutil
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +18,25 @@ DENIES = re.compile(
     r"(?i)\b(?:not|never|cannot|neither|nicht|pas|(?:could|might|may) (?:also )?be)\b(?! (?:only|just)\b)|n['’]t\b"
 )
 
+# The files, in the order in which they are asked whether a reference is of their kind: narrow ones
+# come first, as "3:2" may be a time, a score or a ratio, and "A, B" a list or a choice.
+ORDER = (
+    "json_text",
+    "date",
+    "time_of_day",
+    "score",
+    "ratio",
+    "chemistry",
+    "residue",
+    "base",
+    "yes_no",
+    "ordered_list",
+    "choice",
+    "labelled",
+    "words",
+    "prose",
+)
+
 SUBJECT = re.compile(r"^[^:=()\[\]{}$\\]*\b(?:is|are|was|were|equals)\b:?\s+")
 
 
@@ -28,7 +46,6 @@ class Kind:
 
     Args:
         name: Its name, as on the first page and in a row's column.
-        rank: Kinds with a lower rank are asked first.
         recognise: (reference, problem) -> whether a reference that `read` can read is of this kind.
         read: (text, problem) -> the value of a reference or of an answer; None: it has none.
         same: (value of the answer, value of the reference) -> whether they are equal.
@@ -36,7 +53,6 @@ class Kind:
         describe: What to say of a value besides the name."""
 
     name: str
-    rank: int
     recognise: Callable[[str, str], bool]
     read: Callable[[str, str], Any]
     same: Callable[[Any, Any], bool] = operator.eq
@@ -57,12 +73,8 @@ def subject_left_out(text: str) -> list[str]:
 @lru_cache(maxsize=1)
 def kinds() -> dict[str, Kind]:
     """Every kind of this folder by name, in the order in which they are asked."""
-    modules = [
-        importlib.import_module(f"{__name__}.{module.name}")
-        for module in pkgutil.iter_modules(__path__)
-    ]
-    every = [module.KIND for module in modules if hasattr(module, "KIND")]
-    return {kind.name: kind for kind in sorted(every, key=lambda kind: kind.rank)}
+    modules = [importlib.import_module(f"{__name__}.{name}") for name in ORDER]
+    return {module.KIND.name: module.KIND for module in modules}
 
 
 @lru_cache(maxsize=4096)

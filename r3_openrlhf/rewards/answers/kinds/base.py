@@ -52,4 +52,4 @@ def _find(sentence: str, problem: str) -> list[str]:
     )
 
 
-KIND = Kind(name="base", rank=27, recognise=_recognise, read=_read, same=_same, find=_find)
+KIND = Kind(name="base", recognise=_recognise, read=_read, same=_same, find=_find)

@@ -63,7 +63,6 @@ def _recognise(reference: str, problem: str) -> bool:
 
 KIND = Kind(
     name="chemical formula",
-    rank=20,
     recognise=_recognise,
     read=_read,
     find=lambda sentence, problem: [

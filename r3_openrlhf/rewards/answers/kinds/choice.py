@@ -118,7 +118,6 @@ def _find(sentence: str, problem: str) -> list[str]:
 
 KIND = Kind(
     name="choice",
-    rank=35,
     recognise=lambda reference, problem: (
         _IS_REFERENCE.fullmatch(plain(reference)) is not None
         or re.fullmatch("[A-J]{2,6}", reference) is not None

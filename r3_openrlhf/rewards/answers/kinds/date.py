@@ -101,7 +101,6 @@ def _same(said: Date, wanted: Date) -> bool:
 
 KIND = Kind(
     name="date",
-    rank=10,
     recognise=_recognise,
     read=_read,
     same=_same,

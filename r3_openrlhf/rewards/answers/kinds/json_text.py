@@ -30,7 +30,6 @@ def _recognise(reference: str, problem: str) -> bool:
 
 KIND = Kind(
     name="JSON",
-    rank=5,
     recognise=_recognise,
     read=_read,
     find=lambda sentence, problem: [sentence[sentence.find("{") : sentence.rfind("}") + 1]],

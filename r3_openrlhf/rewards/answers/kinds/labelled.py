@@ -86,7 +86,6 @@ def _find(sentence: str, problem: str) -> list[str]:
 
 KIND = Kind(
     name="labelled parts",
-    rank=38,
     recognise=_recognise,
     read=_read,
     same=_same,

@@ -72,7 +72,6 @@ def _find(sentence: str, problem: str) -> list[str]:
 
 KIND = Kind(
     name="ordered list",
-    rank=33,
     recognise=_recognise,
     read=_read,
     same=_same,

@@ -67,7 +67,6 @@ def _same(said: list[str], wanted: list[str]) -> bool:
 
 KIND = Kind(
     name="prose",
-    rank=90,
     recognise=_recognise,
     read=_read,
     same=_same,

@@ -58,7 +58,6 @@ def _find(sentence: str, problem: str) -> list[str]:
 
 KIND = Kind(
     name="ratio",
-    rank=16,
     recognise=lambda reference, problem: (
         re.fullmatch(rf"{_PART}(?: ?: ?{_PART})+", plain(reference)) is not None
     ),

@@ -64,4 +64,4 @@ def _same(said: Residue, wanted: Residue) -> bool:
     return said[1:] == wanted[1:] and (said[0] == wanted[0] or "" in (said[0], wanted[0]))
 
 
-KIND = Kind(name="residue class", rank=25, recognise=_recognise, read=_read, same=_same)
+KIND = Kind(name="residue class", recognise=_recognise, read=_read, same=_same)

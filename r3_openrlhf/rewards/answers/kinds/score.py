@@ -23,7 +23,6 @@ def _read(text: str, problem: str) -> list[int] | None:
 
 KIND = Kind(
     name="score",
-    rank=14,
     recognise=lambda reference, problem: bool(
         _SCORES["asked"].search(problem) and _REFERENCE.fullmatch(plain(reference))
     ),

@@ -96,7 +96,6 @@ def _same(said: Time, wanted: Time) -> bool:
 
 KIND = Kind(
     name="time of day",
-    rank=12,
     recognise=_recognise,
     read=_read,
     same=_same,

@@ -75,7 +75,6 @@ def word_f1(said: str, wanted: str) -> float:
 
 KIND = Kind(
     name="words",
-    rank=45,
     recognise=_recognise,
     read=_read,
     find=_find,

@@ -30,7 +30,6 @@ def _find(sentence: str, problem: str) -> list[str]:
 
 KIND = Kind(
     name="yes or no",
-    rank=30,
     recognise=lambda reference, problem: (
         plain(reference).lower() in ("yes", "no", "true", "false")
     ),
