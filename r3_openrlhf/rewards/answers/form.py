@@ -9,6 +9,7 @@ problem's text, what is in it is no answer unless the reference is there too."""
 import re
 from collections import Counter
 from collections.abc import Callable
+from fractions import Fraction
 from functools import lru_cache
 from math import gcd
 from typing import NamedTuple
@@ -134,65 +135,73 @@ def objection(answer: str, gold: str, problem: str, same_value: SameValue) -> st
     answer = condition(without_head(answer))
     if _SAYS["taken_back"].search(answer) and not _SAYS["taken_back"].search(gold):
         return "unsolved"
-    if (
-        "{cases}" not in gold
-        and _is_unsolved_inequality(answer)
-        and not _is_unsolved_inequality(gold)
-    ):
+    if _leaves_the_inequality(answer, gold) or _leaves_the_sets(answer, gold):
         return "unsolved"
-    if _SET_OPERATION.search(answer) and _ONE_SET.fullmatch(
-        gold.replace("\\left", "").replace("\\right", "").strip()
-    ):
-        return "unsolved"
-    if "=" not in answer and (about := _ABOUT.split(answer))[1:] and not _are_close(about):
-        return "unsolved"
-    if "=" in answer and _is_unsolved_equation(answer, gold, problem, same_value):
+    if "=" in answer:
+        if _is_unsolved_equation(answer, gold, problem, same_value):
+            return "unsolved"
+    elif not _are_close(_ABOUT.split(answer)):
         return "unsolved"
     if problem and _is_restated(answer, gold, problem, same_value):
         return "restated"
     return None
 
 
+def _leaves_the_inequality(answer: str, gold: str) -> bool:
+    """Tell whether an inequality is still to be solved, where the reference has none or a solved one."""
+    if "{cases}" in gold:
+        return False
+    return _is_unsolved_inequality(answer) and not _is_unsolved_inequality(gold)
+
+
+def _leaves_the_sets(answer: str, gold: str) -> bool:
+    """Tell whether an operation on sets is left, where the reference is an interval or a set."""
+    if not _SET_OPERATION.search(answer):
+        return False
+    bare = gold.replace("\\left", "").replace("\\right", "").strip()
+    return _ONE_SET.fullmatch(bare) is not None
+
+
 def is_other_amount(answer: str, gold: str, problem: str) -> bool:
     r"""Tell whether a word changes the amount: "5 dozen" for 5, "\frac{\pi}{3} degrees" for \pi/3."""
+    stated, wanted = number(answer), number(gold)
+    if _adds_dozens(answer, gold, problem):
+        if stated is None or wanted is None:
+            return True
+        return stated.unit is not None and stated.value == wanted.value
     if (
-        re.search(r"\d", answer)
-        and _SAYS["dozen"].search(answer)
-        and not _SAYS["dozen"].search(gold)
-        and not _SAYS["dozen"].search(problem)
-    ):
-        said, wanted = number(answer), number(gold)
-        return (
-            said is None
-            or wanted is None
-            or said.unit is not None
-            and said.value == wanted.value
-        )
-    said, wanted = number(answer), number(gold)
-    if (
-        said
+        problem
+        and stated
         and wanted
-        and said.percent != wanted.percent
-        and problem
-        and said.value == wanted.value
+        and stated.percent != wanted.percent
+        and stated.value == wanted.value
     ):
-        is_share = wanted.value < 1 or "how many" in problem.lower()
         # 0.2% for a share of 0.2, 3% for 3 dogs
+        is_share = wanted.value < 1 or "how many" in problem.lower()
         return is_share and _SAYS["percent_asked"].search(problem) is None
-    own, theirs, known = (
+    if _swaps_case_of_letter(answer, gold, problem):
+        return True
+    has_pi = "\\pi" in answer and "\\pi" in gold
+    return has_pi and unit_of(answer) == "degree" and unit_of(gold) is None
+
+
+def _adds_dozens(answer: str, gold: str, problem: str) -> bool:
+    """Tell whether the answer alone counts in dozens."""
+    if not re.search(r"\d", answer) or not _SAYS["dozen"].search(answer):
+        return False
+    return not _SAYS["dozen"].search(gold) and not _SAYS["dozen"].search(problem)
+
+
+def _swaps_case_of_letter(answer: str, gold: str, problem: str) -> bool:
+    """Tell whether the answer has Mg for mg, where the problem has M and m."""
+    in_answer, in_gold, in_problem = (
         set("".join(_SHORT_WORD.findall(text))) for text in (answer, gold, problem)
     )
-    if any(
-        {letter, letter.swapcase()} <= known and letter.swapcase() in theirs
-        for letter in own - theirs
-    ):
-        return True  # Mg for mg, where the problem has M and m
-    return (
-        "\\pi" in answer
-        and "\\pi" in gold
-        and unit_of(answer) == "degree"
-        and unit_of(gold) is None
-    )
+    for letter in in_answer - in_gold:
+        other = letter.swapcase()
+        if other in in_gold and {letter, other} <= in_problem:
+            return True
+    return False
 
 
 def is_plain(answer: str, gold: str) -> bool:
@@ -265,32 +274,54 @@ def _is_unsolved_equation(answer: str, gold: str, problem: str, same_value: Same
         sides = [side.strip(" $&") for side in piece.split("=")]
         left, right = sides[0], sides[-1]
         if left == right:
-            value = number(left) if is_literal(left) else None
-            return value is None or not value.value  # 12 = 12 is 12; 0 = 0 says nothing
-        said = {
-            found.value
-            for side in sides[1:]
-            if (found := number(side)) is not None and not found.percent
-        }
-        if (
-            len(sides) > 2
-            and len(said) > 1
-            and max(said) - min(said) > MAX_ROUNDING * max(map(abs, said))
-        ):
-            return True  # x = 6 = 5
+            return not _is_nonzero(left)  # 12 = 12 is 12; 0 = 0 says nothing
+        if _contradicts_itself(sides):
+            return True
         if not left or not right or _is_quantity(left) or _is_quantity(right):
             continue
         if _asked_for(left, piece, problem):
             continue
-        if not (same_value(left, right) or len(sides) > 2 and same_value(sides[-2], right)):
-            return True  # not even the end of a computation
+        if not _ends_a_computation(sides, same_value):
+            return True
     return False
+
+
+def _is_nonzero(side: str) -> bool:
+    """Tell whether a side is a number as one writes it down, other than 0."""
+    value = number(side) if is_literal(side) else None
+    return value is not None and value.value != 0
+
+
+def _contradicts_itself(sides: list[str]) -> bool:
+    """Tell whether a chain of equations has unequal numbers after its first side: x = 6 = 5."""
+    if len(sides) < 3:
+        return False
+    values = set()
+    for side in sides[1:]:
+        stated = number(side)
+        if stated is not None and not stated.percent:
+            values.add(stated.value)
+    return not _within_rounding(list(values))
+
+
+def _ends_a_computation(sides: list[str], same_value: SameValue) -> bool:
+    """Tell whether the last side of an equation equals the first, or the one before it."""
+    if same_value(sides[0], sides[-1]):
+        return True
+    return len(sides) > 2 and same_value(sides[-2], sides[-1])
+
+
+def _within_rounding(values: list[Fraction]) -> bool:
+    """Tell whether numbers differ by no more than MAX_ROUNDING of the largest."""
+    if len(values) < 2:
+        return True
+    return max(values) - min(values) <= MAX_ROUNDING * max(map(abs, values))
 
 
 def _are_close(sides: list[str]) -> bool:
     """Tell whether the numbers among them are about the same: 22/7 and 3.14, not 5 and 7."""
-    values = [found.value for side in sides if (found := number(side.strip())) is not None]
-    return len(values) < 2 or max(values) - min(values) <= MAX_ROUNDING * max(map(abs, values))
+    numbers = [number(side.strip()) for side in sides]
+    return _within_rounding([stated.value for stated in numbers if stated is not None])
 
 
 def _is_value_of(equation: str) -> bool:

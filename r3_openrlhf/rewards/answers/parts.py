@@ -17,6 +17,7 @@ AND_OR = re.compile(
     r"[,;]?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z]))\s*,?|;"
 )
 Agree = Callable[[str, str], bool]
+Parts = tuple[str, list[str]]  # brackets, and what is between the commas
 _MATRIX = re.compile(
     r"[(\[]?\s*\\begin\s*\{(?:[pb]?matrix|array)\}(?:\{[clr| ]+\})?([^{}]*(?:\{[^{}]*\}[^{}]*)*?)\\end\s*\{(?:[pb]?matrix|array)\}\s*[)\]]?"
 )
@@ -41,57 +42,76 @@ def same_list(answer: str, gold: str, agree: Agree) -> bool | None:
     tuple that the reference is. A comma between digits may group thousands."""
     answer, gold = without_head(answer), without_head(gold)
     wanted = split_parts(gold)
-    if (
-        wanted is None
-        or _PROSE.search(gold)
-        or wanted[0] == ""
-        and len(wanted[1]) == 1
-        and OR.search(answer)
-    ):
-        return None  # one value, said in several ways, or in a sentence
-    if wanted[0] == "()" and OR.search(answer):
+    if wanted is None or _PROSE.search(gold):
+        return None
+    brackets, parts = wanted
+    has_alternatives = OR.search(answer) is not None
+    if has_alternatives and brackets == "" and len(parts) == 1:
+        return None  # one value, said in several ways
+    if has_alternatives and brackets == "()":
         return False  # "1 or 2" is no point
-    if (
-        "matrix" in wanted[0]
-        and "\\begin" in answer
-        and _MATRIX.fullmatch(answer.strip()) is None
-    ):
-        return None  # a product with a matrix
-    texts = [(answer, gold)]
-    texts += [(COMMA_OF_THOUSANDS.sub("", answer), gold)] if _FOUR_DIGITS.search(gold) else []
-    texts += [(_spaced(answer), _spaced(gold))] if "," in gold + answer else []
-    pairs = [(split_parts(text), split_parts(other)) for text, other in texts]
-    lists = [(a, b) for a, b in pairs if a and b and (len(a[1]) > 1 or len(b[1]) > 1)]
+    if "matrix" in brackets and _is_product_with_matrix(answer):
+        return None
+    lists = _readings_as_lists(answer, gold)
     if not lists:
         return None
-    return any(_same_parts(*a, *b, agree) for a, b in lists)
+    return any(_same_parts(*of_answer, *of_gold, agree) for of_answer, of_gold in lists)
+
+
+def _is_product_with_matrix(text: str) -> bool:
+    """Tell whether a text has a matrix and more."""
+    return "\\begin" in text and _MATRIX.fullmatch(text.strip()) is None
+
+
+def _readings_as_lists(answer: str, gold: str) -> list[tuple[Parts, Parts]]:
+    """Split both texts, with each meaning that their commas may have; without pairs of one value."""
+    texts = [(answer, gold)]
+    if _FOUR_DIGITS.search(gold):
+        texts.append((COMMA_OF_THOUSANDS.sub("", answer), gold))
+    if "," in gold + answer:
+        texts.append((_spaced(answer), _spaced(gold)))
+    lists = []
+    for text, other in texts:
+        of_answer, of_gold = split_parts(text), split_parts(other)
+        if of_answer and of_gold and (len(of_answer[1]) > 1 or len(of_gold[1]) > 1):
+            lists.append((of_answer, of_gold))
+    return lists
 
 
 def _same_parts(
     brackets: str, parts: list[str], other: str, wanted: list[str], agree: Agree
 ) -> bool:
-    if any(map(_PART_OF_THOUSANDS.fullmatch, parts)) and not any(
-        map(_PART_OF_THOUSANDS.fullmatch, wanted)
-    ):
+    """Compare the brackets and parts of an answer with those of a reference."""
+    if _has_part_of_thousands(parts) and not _has_part_of_thousands(wanted):
         return False  # "(1,000)" is not (1,0)
     if brackets == other == "{}" or "(" in "".join(wanted):
-        parts, wanted = (
-            list({"".join(part.split()): part for part in some}.values())
-            for some in (parts, wanted)
-        )
-    if (
-        len(parts) != len(wanted)
-        or len(parts) > MAX_PARTS
-        and not all(map(_LITERAL.fullmatch, parts))
-    ):
+        parts, wanted = _without_repeats(parts), _without_repeats(wanted)
+    if len(parts) != len(wanted):
         return False
-    if brackets != other and (
-        (brackets, other) == ("{}", "()") or not {brackets, other} <= _LOOSE
-    ):
+    if len(parts) > MAX_PARTS and not all(map(_LITERAL.fullmatch, parts)):
+        return False
+    if brackets != other and not _may_mean_the_same(brackets, other):
         return False
     if other == "()" or brackets == other and brackets not in _LOOSE:
         return all(map(agree, parts, wanted))
     return match(parts, wanted, agree)
+
+
+def _has_part_of_thousands(parts: list[str]) -> bool:
+    """Tell whether a part begins with 0, as after a comma that groups thousands."""
+    return any(map(_PART_OF_THOUSANDS.fullmatch, parts))
+
+
+def _without_repeats(parts: list[str]) -> list[str]:
+    """Keep one of the parts that are the same, white space aside: the last, in the first's place."""
+    return list({"".join(part.split()): part for part in parts}.values())
+
+
+def _may_mean_the_same(brackets: str, other: str) -> bool:
+    """Tell whether different brackets may be around one list; a set is no tuple."""
+    if (brackets, other) == ("{}", "()"):
+        return False
+    return brackets in _LOOSE and other in _LOOSE
 
 
 def without_head(text: str) -> str:
@@ -105,39 +125,64 @@ def _spaced(text: str) -> str:
     return COMMA_OF_THOUSANDS.sub("", text) if COMMA_AND_SPACE.search(text) else text
 
 
-def decide_by_label(answer: str, gold: str, agree: Callable[[str, str], bool]) -> bool | None:
+def decide_by_label(answer: str, gold: str, agree: Agree) -> bool | None:
     """Tell whether the same is said of the same: cases, "9 red, 4 blue", "x=1, y=8". None: no labels."""
-    rows, wanted = _rows(answer), _rows(gold)
-    if rows and wanted:
-        both_say_it = any("otherwise" in row[1] for row in rows) and any(
-            "otherwise" in row[1] for row in wanted
-        )
-        return match(
-            rows,
-            wanted,
-            lambda a, b: _same_condition(a[1], b[1], agree, both_say_it) and agree(a[0], b[0]),
-        )
-    groups = [[split_parts(group) for group in _GROUPS.split(text)] for text in (answer, gold)]
-    if "=" in gold and all(
-        len(found) > 1 and all(group and len(group[1]) > 1 for group in found)
-        for found in groups
-    ):
-        sides = [[", ".join(group[1]) for group in found if group] for found in groups]
-        return match(sides[0], sides[1], lambda a, b: same_list(a, b, agree) is True)
-    labelled = [
-        dict(map(_label, found[1])) if (found := split_parts(text)) else {}
-        for text in (answer, gold)
-    ]
-    if len(labelled[1]) < 2 or labelled[0].keys() != labelled[1].keys() or "" in labelled[1]:
+    rows, wanted_rows = _rows(answer), _rows(gold)
+    if rows and wanted_rows:
+        return _same_rows(rows, wanted_rows, agree)
+    if "=" in gold:
+        groups, wanted_groups = _groups(answer), _groups(gold)
+        if groups and wanted_groups:
+            return match(groups, wanted_groups, lambda a, b: same_list(a, b, agree) is True)
+    values, wanted = _by_label(answer), _by_label(gold)
+    if len(wanted) < 2 or values.keys() != wanted.keys() or "" in wanted:
         return None
-    return all(agree(labelled[0][label], value) for label, value in labelled[1].items())
+    return all(agree(values[label], value) for label, value in wanted.items())
+
+
+def _same_rows(
+    rows: list[tuple[str, str]], wanted: list[tuple[str, str]], agree: Agree
+) -> bool:
+    """Match the rows of cases by condition and value."""
+    both_say_otherwise = _has_otherwise(rows) and _has_otherwise(wanted)
+
+    def is_same_row(row: tuple[str, str], other: tuple[str, str]) -> bool:
+        if not _same_condition(row[1], other[1], agree, both_say_otherwise):
+            return False
+        return agree(row[0], other[0])
+
+    return match(rows, wanted, is_same_row)
+
+
+def _has_otherwise(rows: list[tuple[str, str]]) -> bool:
+    """Tell whether a condition is "otherwise"."""
+    return any("otherwise" in condition for _, condition in rows)
+
+
+def _groups(text: str) -> list[str] | None:
+    """Split "x=1,y=2; x=3,y=4" into its lists; None: there is one, or one has a single part."""
+    groups = [split_parts(group) for group in _GROUPS.split(text)]
+    if len(groups) < 2:
+        return None
+    lists = []
+    for group in groups:
+        if group is None or len(group[1]) < 2:
+            return None
+        lists.append(", ".join(group[1]))
+    return lists
+
+
+def _by_label(text: str) -> dict[str, str]:
+    """Return the values of a list by what is said of each; empty: unmatched brackets."""
+    split = split_parts(text)
+    return dict(map(_label, split[1])) if split else {}
 
 
 def match(some: Sequence, others: Sequence, agree: Callable) -> bool:
     """Tell whether each of some goes with another one of the others, and none is left."""
     left = list(others)
-    for one in some:
-        partner = next((i for i, other in enumerate(left) if agree(one, other)), None)
+    for item in some:
+        partner = next((i for i, other in enumerate(left) if agree(item, other)), None)
         if partner is None:
             return False
         del left[partner]
@@ -157,9 +202,7 @@ def _rows(text: str) -> list[tuple[str, str]] | None:
     return sorted(pairs, key=lambda pair: "otherwise" in pair[1])
 
 
-def _same_condition(
-    a: str, b: str, agree: Callable[[str, str], bool], both_say_it: bool
-) -> bool:
+def _same_condition(a: str, b: str, agree: Agree, both_say_it: bool) -> bool:
     """both_say_it: "otherwise" is on both sides; on one alone it is what is left of the others."""
     if "otherwise" in a + b:
         return not both_say_it or ("otherwise" in a) == ("otherwise" in b)
@@ -178,7 +221,7 @@ def _label(part: str) -> tuple[str, str]:
     )
 
 
-def split_parts(text: str) -> tuple[str, list[str]] | None:
+def split_parts(text: str) -> Parts | None:
     """Brackets and top-level parts of a text in one spelling; None: unmatched brackets."""
     text = text.replace(",\\!", ",").replace("\\left", "").replace("\\right", "")
     text = AND_OR.sub(",", re.sub(r"(?<!\\)\\[,!;: ]", " ", text)).strip()
