@@ -10,7 +10,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -236,42 +237,51 @@ def wrong_with(call: list[str]) -> Iterator[str]:
     """What does not exist in one call."""
     program, *words = call
     program = program.removeprefix(".venv/bin/")
-    if program == "r3":
+    if program.startswith("python"):
+        yield from wrong_with_python(words)
+    elif program == "r3":
         yield from wrong_with_command(main, words)
-    elif program.startswith("python") and words[:2] == ["-m", "research"]:
-        yield from wrong_with_command(research, words[2:])
     elif program == "make":
-        targets = set(
-            re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
-        )
-        yield from (
-            f"make has no target {word}"
-            for word in words
-            if "=" not in word and word not in targets
-        )
+        yield from wrong_with_make(words)
     elif program.endswith(".sh"):
-        yield from wrong_settings(
-            [word for word in words if SETTING.fullmatch(word)], experiment="quickstart"
-        )
-    elif program.startswith("python") and words[:2] == ["-m", "pytest"] or program == "pytest":
-        yield from wrong_with_pytest(words[2:] if program.startswith("python") else words)
-    elif program.startswith("python") and words[0].endswith(".py"):
+        settings = [word for word in words if SETTING.fullmatch(word)]
+        yield from wrong_settings(settings, experiment="quickstart")
+    elif program == "pytest":
+        yield from wrong_with_pytest(words)
+    elif program == "pip":
+        yield from missing(after for word, after in pairwise(words) if word == "-r")
+    elif program == "sbatch":
+        yield from missing([next(word for word in words if not word.startswith("-"))])
+
+
+def wrong_with_python(words: list[str]) -> Iterator[str]:
+    """A module of ours, or a file and its options."""
+    if words[:2] == ["-m", "research"]:
+        yield from wrong_with_command(research, words[2:])
+    elif words[:2] == ["-m", "pytest"]:
+        yield from wrong_with_pytest(words[2:])
+    elif words[0].endswith(".py"):
         file = REPOSITORY / words[0]
         source = file.read_text() if file.is_file() else ""
-        yield from [] if source else [f"there is no file {words[0]}"]
-        yield from (
-            f"{words[0]} has no option {word}"
-            for word in words
-            if word[:2] == "--" and word not in source
-        )
-    elif program == "pip":
-        files = [words[i + 1] for i, word in enumerate(words) if word == "-r"]
-        yield from (
-            f"there is no file {file}" for file in files if not (REPOSITORY / file).is_file()
-        )
-    elif program == "sbatch":
-        script = next(word for word in words if not word.startswith("-"))
-        yield from [] if (REPOSITORY / script).is_file() else [f"there is no file {script}"]
+        if not source:
+            yield f"there is no file {words[0]}"
+        for word in words:
+            if word.startswith("--") and word not in source:
+                yield f"{words[0]} has no option {word}"
+
+
+def wrong_with_make(words: list[str]) -> Iterator[str]:
+    makefile = (REPOSITORY / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    for word in words:
+        if "=" not in word and word not in targets:
+            yield f"make has no target {word}"
+
+
+def missing(files: Iterable[str]) -> Iterator[str]:
+    for file in files:
+        if not (REPOSITORY / file).is_file():
+            yield f"there is no file {file}"
 
 
 def wrong_with_command(command: click.Command, words: list[str]) -> Iterator[str]:
@@ -280,35 +290,49 @@ def wrong_with_command(command: click.Command, words: list[str]) -> Iterator[str
     context = click.Context(command)
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         name, *words = words
-        found = command.get_command(context, name)
-        if found is None:
+        subcommand = command.get_command(context, name)
+        if subcommand is None:
             yield f"there is no command {name}"
             return
-        command, context = found, click.Context(found, info_name=name, parent=context)
+        command = subcommand
+        context = click.Context(subcommand, info_name=name, parent=context)
     try:
-        parsed = command.make_context(command.name, list(words)).params
+        options = command.make_context(command.name, list(words)).params
     except click.exceptions.Exit:  # --help, --version
         return
     except click.ClickException as error:
         yield error.format_message()
         return
-    arms, known = parsed.get("arms") or "", {*presets(), *ABLATIONS, *CONTROLS}
-    yield from (f"there is no arm {arm}" for arm in arms.split(",") if arm and arm not in known)
-    own_arms = parsed.get("own_arms") or ()
+    yield from unknown_arms(options.get("arms") or "")
+    own_arms = options.get("own_arms") or ()
     settings = [word for word in words if SETTING.fullmatch(word) and word not in own_arms]
-    experiments = [
-        word.partition("=")[2] for word in settings if word.startswith("experiment=")
-    ]
-    experiment = (experiments or [parsed.get("experiment") or "cpu_smoke"])[0]
+    experiment = experiment_of(settings)
+    if experiment is None:
+        experiment = options.get("experiment") or "cpu_smoke"
     if experiment != "NAME":
-        settings = [word for word in settings if not word.startswith("experiment=")]
-        yield from wrong_settings(settings, experiment=experiment, find=find)
+        others = [word for word in settings if not word.startswith("experiment=")]
+        yield from wrong_settings(others, experiment=experiment, find=find)
     for text in own_arms:
         try:
             composed = settings_of(experiment, text, 1, Path("runs"), [])
             load(composed[0], composed[1:])
         except R3Error as error:
             yield str(error)
+
+
+def unknown_arms(arms: str) -> Iterator[str]:
+    known = {*presets(), *ABLATIONS, *CONTROLS}
+    for arm in arms.split(","):
+        if arm and arm not in known:
+            yield f"there is no arm {arm}"
+
+
+def experiment_of(settings: list[str]) -> str | None:
+    """The value of the first experiment=NAME."""
+    for word in settings:
+        if word.startswith("experiment="):
+            return word.removeprefix("experiment=")
+    return None
 
 
 def wrong_settings(settings: list[str], *, experiment: str, find=load_config) -> Iterator[str]:

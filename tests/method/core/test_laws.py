@@ -137,31 +137,38 @@ def test_an_ungraded_row_and_what_a_group_recalls_change_no_other_value(case, st
 @given(cases)
 def test_without_a_ranking_it_is_eq_3_for_a_group_that_recalled_and_eq_1_for_any_other(case):
     whole = [([(v, r, False) for v, r, _ in rows], old) for rows, old in case.groups]
-    batch, options = replace(case, groups=whole).batch(), case.options
+    batch = replace(case, groups=whole).batch()
     for group in batch.groups:
         rows = [batch.rows[i] for i in group.rows]
-        rewards = [one.outcome_reward for one in rows]
-        spread = stdev(rewards) if len(set(rewards)) > 1 else 1.0
-        damped = [
-            bool(group.recalled) and (options["scope"] == "mixed_groups" or one.recalled)
-            for one in rows
-        ]
-        plain = [
-            (r - fmean(rewards))
-            / ((options["alpha"] if damp else 1.0) * spread + options["lam"])
-            for r, damp in zip(rewards, damped, strict=True)
-        ]
-        right = [
-            value for value, one in zip(plain, rows, strict=True) if one.rollout.verdict is C
-        ]
-        verdict = max(0.0, fmean(right)) if 0 < len(right) < len(rows) else 0.0
+        plain = plain_advantages(rows, bool(group.recalled), case.options)
+        extra = extra_of_a_success(rows, plain, case.options["success_scale"])
         for one, value in zip(rows, plain, strict=True):
-            part = verdict if one.rollout.verdict is C else 0.0
-            assert one.advantage == approx(
-                value + (options["success_scale"] - 1) * part, abs=1e-9
-            )
-        if len(right) == len(rows) and "mixed" not in options["scope"]:
+            expected = value + extra if one.rollout.verdict is C else value
+            assert one.advantage == approx(expected, abs=1e-9)
+        is_all_right = all(one.rollout.verdict is C for one in rows)
+        if is_all_right and case.options["scope"] == "off_policy_only":
             assert sum(one.advantage for one in rows) == approx(0.0, abs=1e-9)
+
+
+def plain_advantages(rows, has_recalled, options):
+    """Eq. (1), and eq. (3) for the rows of a group that recalled: its std is multiplied by alpha."""
+    rewards = [one.outcome_reward for one in rows]
+    mean = fmean(rewards)
+    spread = stdev(rewards) if len(set(rewards)) > 1 else 1.0
+    values = []
+    for one, reward in zip(rows, rewards, strict=True):
+        in_scope = options["scope"] == "mixed_groups" or one.recalled
+        alpha = options["alpha"] if has_recalled and in_scope else 1.0
+        values.append((reward - mean) / (alpha * spread + options["lam"]))
+    return values
+
+
+def extra_of_a_success(rows, plain, scale):
+    """What success_scale adds: to the successes of a group with both verdicts, by their mean."""
+    right = [value for value, one in zip(plain, rows, strict=True) if one.rollout.verdict is C]
+    if not right or len(right) == len(rows):
+        return 0.0
+    return (scale - 1) * max(0.0, fmean(right))
 
 
 @given(
@@ -183,28 +190,40 @@ def test_no_estimator_lifts_a_ranked_failure_above_a_success(case, estimator):
 @given(cases)
 def test_a_ranked_failure_keeps_its_pay_and_is_below_every_success(case):
     batch = case.batch()
+    is_centred = case.options["guard"] == "centred"
     for group in batch.groups:
         rows = [batch.rows[i] for i in group.rows]
         ranked = [one for one in rows if one.ranked]
+        if not ranked:
+            continue
         right = [one for one in rows if one.rollout.verdict is C]
         for one in ranked:
-            assert all(
-                one.reward < other.reward and one.advantage <= other.advantage
-                for other in right
-            )
+            for success in right:
+                assert one.reward < success.reward and one.advantage <= success.advantage
             # one of equal pay follows the ranking, one of equal rank the pay
             for other in ranked:
-                a, b = ((x.outcome_reward, x.ranking_reward) for x in (one, other))
-                if a != b and a[0] >= b[0] and a[1] >= b[1]:
+                if is_ahead(one, other):
                     assert one.reward > other.reward and one.advantage > other.advantage
         parts = [one.reward - one.outcome_reward for one in ranked]
-        for other in [one for one in rows if ranked and not one.ranked and one not in right]:
+        for other in rows:
+            if other.ranked or other.rollout.verdict is C:
+                continue
             # of a failure that is not ranked: below 0 where all are lowered
             part = other.reward - other.outcome_reward
-            assert (
-                fmean(parts) == approx(part, abs=1e-9)
-                if case.options["guard"] == "centred"
-                else min(parts) >= part - 1e-9
-            )
-        if ranked and not right and case.options["guard"] != "centred":
+            if is_centred:
+                assert fmean(parts) == approx(part, abs=1e-9)
+            else:
+                assert min(parts) >= part - 1e-9
+        if not right and not is_centred:
             assert parts == approx([one.ranking_reward for one in ranked])
+
+
+def is_ahead(one, other):
+    """Is it ahead in its pay or its rank, and behind in neither?"""
+    differs = (one.outcome_reward, one.ranking_reward) != (
+        other.outcome_reward,
+        other.ranking_reward,
+    )
+    is_paid_as_well = one.outcome_reward >= other.outcome_reward
+    is_ranked_as_high = one.ranking_reward >= other.ranking_reward
+    return differs and is_paid_as_well and is_ranked_as_high
