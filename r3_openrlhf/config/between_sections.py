@@ -193,6 +193,17 @@ def _check_imported(c: R3Config) -> None:
             "no success from elsewhere to use; set history.start=DIR of r3 history import, or "
             "rollout.collect.share, or use replay.imported.use=both"
         )
+    places = c.replay.imported.k
+    if places is not None and places > c.replay.k:
+        raise ConfigError(
+            f"replay.imported.k is {places}, but replay.k is {c.replay.k}, which counts these "
+            "places; set replay.k to as many or more"
+        )
+    if places is not None and use in ("rehearse", "prefix"):
+        raise ConfigError(
+            f"replay.imported.k is {places}, but replay.imported.use is {use}, with which no "
+            "imported success is recalled; leave it out"
+        )
     if use == "recall" and not c.replay.enabled:
         raise ConfigError(
             "replay.imported.use is recall, but replay.enabled is false, so that nothing is "

@@ -385,8 +385,12 @@ class R3:
         # a failure from a reflection prompt has no log-probs after the plain one: ratio 1, by choice alone
         is_bounded = verdict is Verdict.CORRECT or replay.old_logprobs == OldLogprobs.RECOMPUTE
         contexts = self._contexts if is_bounded else (Context.PLAIN,)
+        imported_k = None
         if verdict is Verdict.CORRECT:
             contexts = tuple(dict.fromkeys((*contexts, *self._contexts_to("recall"))))
+            imported_k = replay.imported.k
+        if imported_k == replay.k:  # no place is left for the policy's own
+            contexts = (Context.IMPORTED,)
         return RecallRequest(
             uid=uid,
             verdict=verdict,
@@ -395,6 +399,7 @@ class R3:
             max_policy_lag=replay.max_policy_lag,
             order=replay.order,
             contexts=contexts,
+            imported_k=imported_k,
         )
 
     def _contexts_to(self, use: str) -> tuple[Context, ...]:

@@ -64,11 +64,14 @@ class RehearsalSettings(Section, prefix="replay.rehearse."):
 
 @dataclass
 class ImportedSettings(Section, prefix="replay.imported."):
-    """Successes that history.start brings. They count in no rate and have no age limit."""
+    """Successes that history.start brings. They count in no rate, have no age limit and a cap of their own."""
 
     # recall: into all-wrong groups; rehearse: as replay.rehearse; both; prefix: a never solved problem gets one
     # more group, which begins with a part of a success; all
     use: str = word("both", ("recall", "rehearse", "prefix", "both", "all"))
+    # places of replay.k that these rows alone take, in every group that recalls a success; null: they are
+    # chosen among the policy's own
+    k: int | None = number(None, min=1, max=MAX_RECALLED)
     # groups that begin with a part of a success, as a largest share of the step's problems
     prefix_share: float = number(0.25, above=0, max=1)
     # clip: ratio against the first policy's log-probs, which eps_clip bounds; ratio1; shaped: ratio 1, advantage

@@ -54,6 +54,42 @@ def test_they_join_all_wrong_groups_and_rehearsal_however_old(use, joins):
         assert not any(row.recalled and not row.rehearsed for row in batch.rows)
 
 
+@given(
+    num_own=st.integers(0, 12),
+    num_imported=st.integers(0, 3),
+    k=st.integers(1, 4),
+    places=st.integers(1, 4),
+    same=st.booleans(),
+)
+def test_imported_rows_have_places_that_own_successes_never_take(
+    num_own, num_imported, k, places, same
+):
+    """Law: however many successes the run finds, and whatever the cap evicts of them."""
+    places = min(places, k)
+    settings = settings_of(
+        replay__k=k, replay__imported__k=places, history__max_per_problem_and_verdict=6
+    )
+    traces = [imported(number=number + 50) for number in range(num_imported)]
+    store = HistoryStore.open(":memory:", limits=settings.history)
+    store.commit_step(0, 1, traces)
+    for step in range(num_own):
+        number = 50 + step if same else step  # own successes may equal the traces
+        store.commit_step(step + 1, 1, [rollout(C, number=number, step=step + 1)])
+    batch = R3(settings, history=store).mix(
+        [rollout(W, number=100 + i, step=20) for i in range(4)], step=20
+    )
+    recalled = [bool(row.rollout.origin) for row in batch.rows if row.recalled]
+    assert sum(recalled) == min(places, num_imported)
+    assert recalled.count(False) == min(k - places, num_own, 6)
+
+
+def test_without_places_of_their_own_they_are_drawn_with_the_others():
+    own = [rollout(C, number=number) for number in range(9)]
+    r3 = R3(settings_of(replay__k=1), history=begun(imported(), *own))
+    drawn = [bool(r3.stored("a", C, step=step)[0].origin) for step in range(200)]
+    assert 5 <= sum(drawn) <= 40  # a tenth of 200
+
+
 def test_a_falling_share_spreads_supervised_rows_over_the_run():
     """Of eight problems four successes join four rows at first, one less each step; at ratio 1 and advantage 1 each is NLL."""
     settings = settings_of(

@@ -3,7 +3,7 @@
 A set is what a recall chooses from: a problem's recallable rows of one verdict. The oldest rows of
 a set leave first, by sampling step; but rows of a reflection prompt or a prefix leave before the
 plain: recall into a plain group prefers these, and a hard problem's further groups would push them
-out.
+out. Imported rows are a set of their own: the policy's own rows never push them out.
 
 When the file is full, the richest sets give first (docs/runs.md, Bounds). Of problems' last rows
 errors leave first: replay waits for a success on a hard problem. Rows that leave by age alone would
@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 from r3_openrlhf.method.types import Context
 
-# In a set, the longest staying first: `rows_over` reversed. Context 0: plain, verdict 0: right.
+# In a set, the longest staying first: `rows_over` reversed. Context 0: plain, 3: imported; verdict 0: right.
 _LEAVING = """
 SELECT id, bytes FROM (
     SELECT r.id, r.bytes, r.step, r.content, r.verdict,
            row_number() OVER (
-               PARTITION BY r.problem, r.verdict ORDER BY r.context <> 0, r.step DESC, r.content DESC) AS place
+               PARTITION BY r.problem, r.verdict, r.context = 3 ORDER BY r.context <> 0, r.step DESC, r.content DESC) AS place
     FROM rollouts r WHERE evicted_at IS NULL AND {kept})
 ORDER BY place DESC, place = 1 AND verdict = 0, step, content, id LIMIT ?
 """
@@ -44,11 +44,25 @@ class Candidate:
 
 def rows_over(candidates: Sequence[Candidate], *, cap: int, max_states: int) -> list[Candidate]:
     """Return the candidates (all of one problem and verdict) that have to leave, first to leave first."""
-    plain = [one for one in candidates if one.first_step is None]
-    states = [one for one in candidates if one.first_step is not None]
-    plain.sort(key=lambda one: (one.context is Context.PLAIN, one.step, one.content))
+    own: list[Candidate] = []
+    imported: list[Candidate] = []
+    states: list[Candidate] = []
+    for candidate in candidates:
+        if candidate.first_step is not None:
+            states.append(candidate)
+        elif candidate.context is Context.IMPORTED:
+            imported.append(candidate)
+        else:
+            own.append(candidate)
+    own.sort(key=lambda one: (one.context is Context.PLAIN, one.step, one.content))
+    imported.sort(key=lambda one: (one.step, one.content))
     states.sort(key=lambda one: (-(one.first_step or 0), one.content))
-    return plain[: max(0, len(plain) - cap)] + states[: max(0, len(states) - max_states)]
+    return _beyond(own, cap) + _beyond(imported, cap) + _beyond(states, max_states)
+
+
+def _beyond(candidates: list[Candidate], most: int) -> list[Candidate]:
+    """Return the first of these, so that `most` remain."""
+    return candidates[: max(0, len(candidates) - most)]
 
 
 def richest_first(

@@ -52,17 +52,25 @@ def choose(
     oldest = max(0, int(request.step) - int(request.max_policy_lag))
     rows = connection.execute(
         "SELECT r.response, t.digest, l.data, l.given, r.id, r.policy_step, r.reward, r.num_tokens, r.content, "
-        "r.entropy_global FROM rollouts r "
+        "r.entropy_global, r.context = 3 FROM rollouts r "
         "JOIN logprobs l ON l.rollout = r.id LEFT JOIN trajectories t ON t.rollout = r.id "
         f"WHERE {of_request} AND r.evicted_at IS NULL AND {_AGE} >= ? "
         "ORDER BY r.context DESC, r.policy_step, r.content",  # the last of equal ones stays
         (*values, oldest),
     )
-    newest = {(response, turns): row for response, turns, *row in rows}
-    candidates = [
-        replay.Candidate(*[*row, _mean_logprob(codec, data, given, length=row[3])])
-        for data, given, *row in newest.values()
-    ]
+    has_places = request.imported_k is not None
+    newest = {
+        (response, turns, has_places and is_imported): (is_imported, *row)
+        for response, turns, *row, is_imported in rows
+    }
+    own: list[replay.Candidate] = []
+    imported: list[replay.Candidate] = []
+    for is_imported, data, given, *facts in newest.values():
+        mean = _mean_logprob(codec, data, given, length=facts[3])
+        candidate = replay.Candidate(*facts, mean)
+        part = imported if has_places and is_imported else own
+        part.append(candidate)
+    imported_k = request.imported_k or 0
     choice = digest(
         str(seed).encode(),
         str(int(request.step)).encode(),
@@ -71,12 +79,15 @@ def choose(
     )
     rng = random.Random(int.from_bytes(choice, "big"))
     try:
-        chosen = replay.choose(candidates, k=request.k, order=request.order, rng=rng)
+        chosen: list[replay.Candidate] = []
+        for part, places in ((imported, imported_k), (own, request.k - imported_k)):
+            if places > 0:
+                chosen += replay.choose(part, k=places, order=request.order, rng=rng)
     except R3Error:
         raise
     except Exception as error:  # of an order that a user has written
         raise HistoryError(
-            f"replay.order {request.order} failed on {len(candidates)} candidates of problem '{request.uid}': "
+            f"replay.order {request.order} failed on {len(newest)} candidates of problem '{request.uid}': "
             f"{type(error).__name__}: {error}"
         ) from error
     return [candidate.row for candidate in chosen]

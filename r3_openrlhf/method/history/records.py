@@ -29,6 +29,8 @@ class RecallRequest:
     max_policy_lag: int
     order: Name = "uniform"
     contexts: tuple[Context, ...] = (Context.PLAIN,)
+    # places of k that imported rows alone take; None: they are chosen among all others
+    imported_k: int | None = None
 
     def __post_init__(self) -> None:
         for name, hint in (("verdict", Verdict), ("contexts", tuple[Context, ...])):

@@ -11,9 +11,8 @@ from dataclasses import asdict, dataclass
 from r3_openrlhf.method.history.connection import PAGE_BYTES
 
 BASE_BYTES = 120_000  # an empty store: at least one page for each table and index
-ROW_BYTES = (
-    640  # a row of `rollouts`, its entries in the indexes, its counters, half-filled pages
-)
+# a row of `rollouts`, its entries in the indexes, its counters, half-filled pages
+ROW_BYTES = 704
 CONTINUATION_BYTES = 160  # a row of `continuations`, half-filled pages
 STATE_BYTES = 480  # a response's rows of `states`, MAX_CUTS at most
 PROBLEM_BYTES = 640  # a row of `problems`, its index entry, its counters
@@ -29,7 +28,8 @@ def blob_bytes(size: int) -> int:
         local = local if local <= usable - 35 else least
     # Pages are not packed tightly: cells above a third of a page often have one to themselves.
     leaf = PAGE_BYTES if local > PAGE_BYTES // 3 else local * 3 // 2
-    return leaf + (size - local) // overflow * PAGE_BYTES
+    overflow_pages = -(-(size - local) // overflow)  # rounded up
+    return leaf + overflow_pages * PAGE_BYTES
 
 
 def row_bytes(logprob_bytes: int, token_bytes: int) -> int:

@@ -117,11 +117,14 @@ class Model:
         limits = self.limits
         for uid in UIDS:
             for verdict in GRADED:
-                while (
-                    len(bucket := self.bucket(uid, verdict, states=False))
-                    > limits.max_per_problem_and_verdict
-                ):
-                    del self.rows[min(bucket, key=self.leaves_first)]
+                for imported in (False, True):
+                    while (
+                        len(
+                            bucket := self.bucket(uid, verdict, states=False, imported=imported)
+                        )
+                        > limits.max_per_problem_and_verdict
+                    ):
+                        del self.rows[min(bucket, key=self.leaves_first)]
                 while (
                     len(bucket := self.bucket(uid, verdict, states=True))
                     > limits.max_states_per_problem
@@ -129,11 +132,13 @@ class Model:
                     leaves = min(bucket, key=self.state_leaves_first)
                     del self.rows[leaves], self.first_steps[leaves]
 
-    def bucket(self, uid, verdict, *, states):
+    def bucket(self, uid, verdict, *, states, imported=None):
         of_set = [
             key
             for key, (rollout, _, _) in self.rows.items()
-            if key[0] == uid and rollout.verdict is verdict
+            if key[0] == uid
+            and rollout.verdict is verdict
+            and imported in (None, rollout.context is Context.IMPORTED)
         ]
         return [key for key in of_set if (key in self.first_steps) == states]
 
@@ -273,7 +278,8 @@ class StoreAgainstModel(RuleBasedStateMachine):
             ids = [row for (row,) in connection.execute("SELECT id FROM rollouts ORDER BY id")]
             rows = read(connection, self.store._codec, ids)
         live = [row for row in rows if row.evicted_at is None]
-        most = self.limits.max_per_problem_and_verdict + self.limits.max_states_per_problem
+        # own rows, imported ones and those of states
+        most = 2 * self.limits.max_per_problem_and_verdict + self.limits.max_states_per_problem
         buckets = Counter((row.rollout.uid, row.rollout.verdict) for row in live)
         assert max(buckets.values(), default=0) <= most
         stored = {
