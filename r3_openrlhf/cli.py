@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from r3_openrlhf import __version__
-from r3_openrlhf.method.errors import R3Error, without_secrets
+from r3_openrlhf.method.errors import R3Error, shortened, without_secrets
 from r3_openrlhf.method.open_table import looking_only
 from r3_openrlhf.runs.stop_request import RunInterrupted
 
@@ -134,7 +134,7 @@ def _sentence(error: Exception, command: str | None) -> str:
             f"r3 {command} needs {package}, which is not installed: it belongs to the training stack; make setup (CPUs) "
             "or make setup-gpu in a checkout of r3_openrlhf installs it (docs/install.md)"
         )
-    first = " ".join(str(error).split())[:200]
+    first = shortened(error)
     with tempfile.NamedTemporaryFile(
         "w", prefix="r3-", suffix="-traceback.txt", delete=False, encoding="utf-8"
     ) as file:

@@ -31,7 +31,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from r3_openrlhf.config import ENVIRONMENT, R3Config
 from r3_openrlhf.config.given_keys import check_given
 from r3_openrlhf.config.sources import SOURCES
-from r3_openrlhf.method.errors import ConfigError, quoted
+from r3_openrlhf.method.errors import ConfigError, quoted, shortened
 from r3_openrlhf.method.open_table import IMPORT_KEYS, is_import_path, nearest
 
 MAX_YAML_CHARS, MAX_YAML_DEPTH = 1_000_000, 20
@@ -592,4 +592,4 @@ def _nearest_key(key: str, known: list[str]) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split("\n")[0].split())[:200]
+    return shortened(str(error).split("\n")[0])

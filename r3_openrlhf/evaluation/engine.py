@@ -13,6 +13,7 @@ from r3_openrlhf.machine.cpu.cpu_platform import ENVIRONMENT, KV_CACHE_BYTES, is
 from r3_openrlhf.method.errors import ConfigError, R3Error
 from r3_openrlhf.problems.stops import stop_at
 from r3_openrlhf.runs.endings import Ending, ending_of
+from r3_openrlhf.runs.models.model_config import read_config
 
 # token ids of the prompt, a seed for each response
 Request = tuple[Sequence[int], Sequence[int]]
@@ -148,10 +149,8 @@ def check_context(
     model: str, *, max_prompt_tokens: int, max_new_tokens: int, trusted: bool = False
 ) -> int:
     """Tokens of context for the engine. ConfigError: the model has fewer positions."""
-    from transformers import AutoConfig
-
     needed = max_prompt_tokens + max_new_tokens
-    config = AutoConfig.from_pretrained(model, trust_remote_code=trusted).get_text_config()
+    config = read_config(model, trusted=trusted).get_text_config()
     positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and needed > positions:
         raise ConfigError(

@@ -22,6 +22,15 @@ def on_one_line(text: str) -> str:
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
+def shortened(text: object, *, most: int = 600) -> str:
+    """Put a text on one line; a longer one than `most` characters ends behind a word with " ..."."""
+    line = " ".join(str(text).split())
+    if len(line) <= most:
+        return line
+    whole_words = line[:most].rpartition(" ")[0]
+    return f"{whole_words or line[:most]} ..."
+
+
 def quoted(value: object, *, marks: bool = True, most: int = MAX_QUOTED) -> str:
     """Quote a stranger's value in a sentence: one line, cut to `most`, no passwords, texts quoted."""
     text = without_secrets(value if isinstance(value, str) else repr(value))

@@ -11,6 +11,7 @@ from r3_openrlhf.method.history import witness
 from r3_openrlhf.runs import checkpoint_record
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.models.checks import check_own_code, packing_fault, without_packing
+from r3_openrlhf.runs.models.model_config import read_config
 from r3_openrlhf.runs.planning.forecast import not_planned
 from r3_openrlhf.runs.planning.hardware import DEFAULT, GPUS
 from r3_openrlhf.runs.planning.shapes import shape_of
@@ -62,14 +63,12 @@ def check_context(config: R3Config, model: str) -> tuple[R3Config, list[str]]:
 
     ConfigError: data.max_len is more than the positions of the model, or its layers do not do
     what the settings ask of them. model: a directory, or a name on the hub."""
-    from transformers import AutoConfig
-
     check_own_code(config.model, model)
     if (critic := config.flag("critic.model_name_or_path")) is not None:
         check_own_code(
             config.model, critic, setting=f"openrlhf.critic.model_name_or_path {critic}"
         )
-    found = AutoConfig.from_pretrained(model, trust_remote_code=config.model.trust_remote_code)
+    found = read_config(model, trusted=config.model.trust_remote_code)
     longest = getattr(found, "max_position_embeddings", None)
     if longest is not None and config.data.max_len > longest:
         raise ConfigError(

@@ -65,9 +65,17 @@ def choose(
     }
     own: list[replay.Candidate] = []
     imported: list[replay.Candidate] = []
-    for is_imported, data, given, *facts in newest.values():
-        mean = _mean_logprob(codec, data, given, length=facts[3])
-        candidate = replay.Candidate(*facts, mean)
+    for row in newest.values():
+        is_imported, data, given, row_id, policy_step, reward, num_tokens, key, entropy = row
+        candidate = replay.Candidate(
+            row=row_id,
+            policy_step=policy_step,
+            reward=reward,
+            num_tokens=num_tokens,
+            key=key,
+            entropy=entropy,
+            logprob=_mean_logprob(codec, data, given, length=num_tokens),
+        )
         part = imported if has_places and is_imported else own
         part.append(candidate)
     imported_k = request.imported_k or 0

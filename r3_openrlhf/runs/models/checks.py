@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 from r3_openrlhf.config import DataConfig, ModelConfig, R3Config
 from r3_openrlhf.config.between_sections import check_sections
 from r3_openrlhf.config.finding import Finding
-from r3_openrlhf.method.errors import ConfigError, quoted
+from r3_openrlhf.method.errors import ConfigError, quoted, shortened
 from r3_openrlhf.problems.prompts import begin_of_text, end_of_turn, render
 from r3_openrlhf.rewards.thinking import opened_thinking
 from r3_openrlhf.runs.models.locate import SNAPSHOT, adapter_alone
+from r3_openrlhf.runs.models.model_config import refuse_unknown_type
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -51,8 +52,10 @@ def load_tokenizer(
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trusted)
         _ids(tokenizer, PROBE)
     except Exception as error:  # the tokenizers library raises Exception itself
-        reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"the tokenizer of {model} cannot be loaded: {reason}") from error
+        refuse_unknown_type(model, cause=error)
+        raise ConfigError(
+            f"the tokenizer of {model} cannot be loaded: {shortened(error)}"
+        ) from error
     if data is not None and data.chat_template:
         own = data.chat_template_kwargs.get("chat_template") or tokenizer.chat_template
         for template in own.values() if isinstance(own, dict) else [own]:
@@ -336,8 +339,9 @@ def _files(model: str) -> Iterator[tuple[str, bytes]]:
         try:
             found = cached_file(model, name, _raise_exceptions_for_missing_entries=False)
         except OSError as error:
-            reason = " ".join(str(error).split())[:200]
-            raise ConfigError(f"model.path {model} cannot be loaded: {reason}") from error
+            raise ConfigError(
+                f"model.path {model} cannot be loaded: {shortened(error)}"
+            ) from error
         if found is not None:
             yield name, Path(found).read_bytes()
 

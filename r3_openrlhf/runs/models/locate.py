@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from r3_openrlhf.method.errors import ConfigError, quoted
+from r3_openrlhf.method.errors import ConfigError, quoted, shortened
 from r3_openrlhf.method.open_table import is_import_path, load_object
 
 # name -> modules of this package that make the model, the one with build(directory) first
@@ -131,7 +131,7 @@ def _snapshot(path: str, revision: str | None, **options: Any) -> str:
     try:
         return snapshot_download(path, revision=revision, **options)
     except Exception as error:  # the hub's errors have no common class
-        reason = str(error).strip().splitlines()[0][:200]
+        reason = shortened(str(error).strip().splitlines()[0])
         named = path if revision is None else f"model.revision {quoted(revision)} of {path}"
         raise ConfigError(f"{named} cannot be had: {reason}") from error
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.errors import ConfigError, shortened
 from r3_openrlhf.runs.models.checks import packing_fault
+from r3_openrlhf.runs.models.model_config import read_config
 
 TOKENS = 64  # of the pass on the meta device
 ATTENTION = "r3_planned"  # its entry in Transformers' table of attentions
@@ -71,18 +72,15 @@ def shape_of(model: str) -> ModelShape:
             if name in published():
                 return published()[name]
     try:
-        from transformers import AutoConfig
-
-        return measured(
-            AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False)
-        )
-    except (
-        Exception
-    ) as error:  # of any architecture's own code, for a configuration of strangers
-        reason = " ".join(str(error).split())[:200]
+        return measured(read_config(model, local_files_only=True))
+    except ConfigError:
+        raise
+    # of any architecture's own code, for a configuration of strangers
+    except Exception as error:
         raise ConfigError(
-            f"model.path is {model}, which the plan cannot read ({type(error).__name__}: {reason}); use a directory with its "
-            f"config.json, or one of {', '.join(published())}"
+            f"model.path is {model}, which the plan cannot read ({type(error).__name__}: "
+            f"{shortened(error)}); use a directory with its config.json, or one of "
+            f"{', '.join(published())}"
         ) from error
 
 

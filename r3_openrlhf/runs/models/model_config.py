@@ -1,0 +1,48 @@
+"""Reading a model's configuration, and what to install for a model that is newer than Transformers."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from r3_openrlhf.method.errors import ConfigError, quoted
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+
+def read_config(model: str, *, trusted: bool = False, **options: Any) -> PreTrainedConfig:
+    """Read the configuration of a directory or of a name on the hub.
+
+    Args:
+        trusted: model.trust_remote_code.
+        options: of Transformers' AutoConfig.from_pretrained.
+
+    ConfigError: the installed Transformers does not know the type of the model."""
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(model, trust_remote_code=trusted, **options)
+    except (ValueError, KeyError) as error:
+        refuse_unknown_type(model, cause=error, **options)
+        raise
+
+
+def refuse_unknown_type(model: str, *, cause: Exception, **options: Any) -> None:
+    """ConfigError: the type of the model is none that the installed Transformers knows.
+
+    What else is wrong with the model is left to the caller, who met `cause`."""
+    from transformers import CONFIG_MAPPING, PreTrainedConfig
+
+    try:
+        fields, _ = PreTrainedConfig.get_config_dict(model, **options)
+    except (OSError, ValueError):
+        return
+    model_type = fields.get("model_type")
+    if not isinstance(model_type, str) or model_type in CONFIG_MAPPING:
+        return
+    raise ConfigError(
+        f"model.path is {model}, whose model_type {quoted(model_type)} Transformers "
+        f"{version('transformers')} does not know; install a release that does, over the pinned "
+        "ones (docs/install.md, Newer models)"
+    ) from cause
