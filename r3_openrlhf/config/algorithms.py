@@ -82,7 +82,7 @@ class Algorithm:
         return self.has_critic and self.keeps_history
 
 
-def _of_user(path: str, found: Any) -> Algorithm:
+def _of_user(path: str, found: object) -> Algorithm:
     if inspect.isfunction(found):
         found = Algorithm(advantages=found, mechanisms=METHOD, keeps_history=True)
     if not isinstance(found, Algorithm):

@@ -352,7 +352,7 @@ def _retired_in(values: dict[str, Any]) -> list[str]:
     return [key for key in RETIRED if key.rpartition(".")[2] in _section_of(values, key)]
 
 
-def _each(value: Any, change: Callable[[str], str]) -> Any:
+def _each(value: object, change: Callable[[str], str]) -> Any:
     """Change every text in a value."""
     if isinstance(value, str):
         return change(value)
@@ -363,7 +363,7 @@ def _each(value: Any, change: Callable[[str], str]) -> Any:
     )
 
 
-def _as_text(value: Any) -> Any:
+def _as_text(value: object) -> Any:
     """Escape a value for OmegaConf, which then resolves nothing in it."""
     return _each(value, lambda text: re.sub(r"(\\*)\$\{", r"\1\1\\${", text))
 
@@ -446,7 +446,7 @@ def _schema() -> DictConfig:
     return OmegaConf.structured(R3Config)
 
 
-def _container(composed: Any, *, resolve: bool = False) -> dict[str, Any]:
+def _container(composed: object, *, resolve: bool = False) -> dict[str, Any]:
     return typing.cast("dict[str, Any]", OmegaConf.to_container(composed, resolve=resolve))
 
 
@@ -532,7 +532,7 @@ def _check_override(text: str) -> Override:
 
 
 @functools.cache
-def _hints_of(schema: Any) -> dict[str, Any]:
+def _hints_of(schema: object) -> dict[str, Any]:
     return typing.get_type_hints(schema)
 
 
@@ -570,7 +570,9 @@ def of_others() -> dict[str, str]:
     return dict.fromkeys(IMPORT_KEYS, "code") | dict.fromkeys(addresses, "an address")
 
 
-def _leaves(values: dict[str, Any], schema: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(
+    values: dict[str, Any], schema: object, prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
     hints = _hints_of(schema)
     for name, value in values.items():
         section = hints.get(name)

@@ -82,7 +82,7 @@ def entries_of(sources: Sequence[Any], *, allowed: Mapping[str, Any]) -> list[di
     return entries
 
 
-def _check_type(path: str, name: str, value: Any, kind: Any) -> None:
+def _check_type(path: str, name: str, value: object, kind: object) -> None:
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

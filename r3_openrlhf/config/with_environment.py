@@ -151,7 +151,7 @@ def _check_fixed_keys(c: R3Config) -> None:
             )
 
 
-def _typed(value: Any) -> str:
+def _typed(value: object) -> str:
     """Spell a value as it is typed behind a key."""
     if value is None:
         return "null"

@@ -286,7 +286,7 @@ def _refuse_what_only_the_run_says(
             )
 
 
-def override_of(value: Any, change: Callable[[str], str]) -> str:
+def override_of(value: object, change: Callable[[str], str]) -> str:
     """Write a setting in Hydra's grammar, with its texts changed."""
     if isinstance(value, dict):
         return f"{{{','.join(f'{key}:{change(str(part))!r}' for key, part in value.items())}}}"

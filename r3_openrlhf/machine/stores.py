@@ -29,7 +29,7 @@ def on_one_node(folder: Path) -> dict[str, str]:
     return {FOLDER: str(folder), **addresses}
 
 
-def _store(host: str, port: int, world_size: int, timeout: Any) -> Any:
+def _store(host: str, port: int, world_size: int, timeout: object) -> Any:
     """Return the store of the group that would meet at HOST:PORT; None on several nodes."""
     if not (folder := os.environ.get(FOLDER)):
         return None

@@ -181,7 +181,7 @@ def tried(key: str, path: str, call: Callable[[], EntryT], *, on: str) -> EntryT
         ) from error
 
 
-def loaded(key: str, value: Any) -> Any:
+def loaded(key: str, value: object) -> Any:
     """Return the object that an import path names; `value` itself where it is no text."""
     return load_object(key, value) if isinstance(value, str) else value
 

@@ -23,7 +23,7 @@ MAX_REWARD = 1e6  # rewards are 2 at most; sums of larger ones lose digits
 Reader = Callable[[str, Any], Any]  # (name of the field, value) -> the value as its type has it
 
 
-def read(name: str, hint: Any, value: Any) -> Any:
+def read(name: str, hint: object, value: object) -> Any:
     """`value` as the type `hint` has it. InvalidValue: the type cannot hold it; `name`: its field."""
     return _reader(hint)(name, value)
 
@@ -146,7 +146,7 @@ def _reader(hint: Any) -> Reader:
     )
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and abs(value) <= MAX_NUMBER  # NaN is not
 
 
@@ -168,7 +168,7 @@ def _plain(kind: type, what: str, holds: Callable[[Any], bool], name: str, value
     return kind(scalar)
 
 
-def _array(spec: ArrayOf, name: str, value: Any) -> np.ndarray:
+def _array(spec: ArrayOf, name: str, value: object) -> np.ndarray:
     try:
         given = np.asarray(value)
     except Exception:  # torch: a tensor on a GPU or with a gradient; lists of different lengths
@@ -190,7 +190,7 @@ def _array(spec: ArrayOf, name: str, value: Any) -> np.ndarray:
     return given.astype(spec.dtype)
 
 
-def _union(readers: list[Reader], may_be_none: bool, name: str, value: Any) -> Any:
+def _union(readers: list[Reader], may_be_none: bool, name: str, value: object) -> Any:
     if value is None and may_be_none:
         return None
     for reader in readers[:-1]:
@@ -199,13 +199,13 @@ def _union(readers: list[Reader], may_be_none: bool, name: str, value: Any) -> A
     return readers[-1](name, value)
 
 
-def _tuple(reader: Reader, name: str, value: Any) -> tuple[Any, ...]:
+def _tuple(reader: Reader, name: str, value: object) -> tuple[Any, ...]:
     if isinstance(value, tuple | list):
         return tuple(reader(f"{name}[{i}]", one) for i, one in enumerate(value))
     raise refusal(name, value, "a tuple")
 
 
-def _dict(reader: Reader, name: str, value: Any) -> dict[str, Any]:
+def _dict(reader: Reader, name: str, value: object) -> dict[str, Any]:
     if isinstance(value, dict):
         return {
             read(f"a key of {name}", str, key): reader(f"{name}[{key!r}]", one)

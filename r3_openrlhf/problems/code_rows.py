@@ -212,7 +212,7 @@ def _names_to_say(tests: CodeTests, words: str) -> tuple[str, str]:
 # Values in cells
 
 
-def parsed(value: Any, *, depth: int = 3) -> Any:
+def parsed(value: object, *, depth: int = 3) -> Any:
     """Parse a JSON text, and one in it; return others as is. DataError: bad JSON or packing."""
     while isinstance(value, str) and depth:
         text = value.strip()
@@ -263,7 +263,7 @@ def unpacked(text: str) -> str:
     return content
 
 
-def limit_of(value: Any, *, unit: float = 1.0) -> float | None:
+def limit_of(value: object, *, unit: float = 1.0) -> float | None:
     """Read a limit as a number: 2, "2.0 seconds", {"seconds": 2, "nanos": 0}. None: it says none."""
     if isinstance(value, dict):
         value = (value.get("seconds") or 0) + (value.get("nanos") or 0) / 1e9
@@ -283,7 +283,7 @@ def _number_with_unit(text: str) -> float | None:
     return float(number[0]) * scale
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     """Return standard input or output as text: it is one, or a list of its lines."""
     if isinstance(value, str):
         return value
@@ -302,7 +302,7 @@ def _lines_of_json(text: str) -> list[Any]:
         raise DataError("an input for a function has a line that is no JSON") from error
 
 
-def _json_or_text(value: Any) -> Any:
+def _json_or_text(value: object) -> Any:
     """Read an expected value: of a text what it says as JSON, else the text."""
     if not isinstance(value, str):
         return value
@@ -426,7 +426,7 @@ def _limits(row: dict[str, Any]) -> dict[str, Any]:
     return {"time_limit": limit_of(row.get("time_limit")), "memory_limit_mb": memory}
 
 
-def any_tests(value: Any, row: dict[str, Any]) -> CodeTests:
+def any_tests(value: object, row: dict[str, Any]) -> CodeTests:
     """Read tests in a cell: the contract, or of APPS, LiveCodeBench, PRIME, rllm and SYNTHETIC."""
     content = parsed(value)
     if not content:

@@ -84,7 +84,7 @@ def value_at(row: dict[str, Any], key: str) -> Any:
     return value
 
 
-def lettered(cell: Any) -> str:
+def lettered(cell: object) -> str:
     """Return options as lines "(A) ...": a list, {label: [], text: []}, {A: text}, [{key: A, value: text}], or a JSON
     text of one. "": they are none, or have letters."""
     options = _parsed(cell) if isinstance(cell, str) else cell
@@ -111,14 +111,14 @@ def _labels_and_texts(options: Any) -> tuple[Any, Any]:
     return options.get("label"), options.get("text")
 
 
-def _are_pairs(options: Any) -> bool:
+def _are_pairs(options: object) -> bool:
     """Return if these are a list of objects with two cells each: a label and a text."""
     if not isinstance(options, list) or not options:
         return False
     return all(isinstance(option, dict) and len(option) == 2 for option in options)
 
 
-def turns_of(cell: Any, *, key: str) -> tuple[list[dict[str, str]], str, str]:
+def turns_of(cell: object, *, key: str) -> tuple[list[dict[str, str]], str, str]:
     """Return (turns before it, the last user turn, its form) of the problem column.
 
     Raises DataError: no text, no messages of text, or none of the user.
@@ -151,7 +151,7 @@ def _messages_in(text: str, key: str) -> list[Any] | None:
     return messages if isinstance(messages, list) else None
 
 
-def _turn(message: Any, key: str) -> dict[str, str]:
+def _turn(message: object, key: str) -> dict[str, str]:
     if not isinstance(message, dict):
         raise DataError(
             f"the problem ({key}) is a list, but not one of messages with role and content"

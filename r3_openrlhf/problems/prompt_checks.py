@@ -339,7 +339,7 @@ def _places(rows: Sequence[tuple[dict[str, Any], Label]]) -> Iterator[str]:
             yield f"the answers are places of {column}, like {quoted(label.references[0])}, which the problem does not hold; {remedy}"
 
 
-def _dropped(cell: Any, label: Label) -> Iterator[str]:
+def _dropped(cell: object, label: Label) -> Iterator[str]:
     """Name what the messages of a problem have and its prompt lacks. An answer at their end may go."""
     messages = [one for one in cell if isinstance(one, dict)] if isinstance(cell, list) else []
     for key in {key for one in messages for key, value in one.items() if value} - _OF_MESSAGES:
@@ -369,7 +369,7 @@ def _is_part(column: str, found: Sequence[tuple[Any, Label]], num_rows: int) -> 
     return 5 * len(different) > len(texts) or num_words > SENTENCE * len(texts)
 
 
-def _has_some_words(cell: Any) -> bool:
+def _has_some_words(cell: object) -> bool:
     """Return if a cell is a text of two words or more, and no structure."""
     if not isinstance(cell, str) or isinstance(cell, Numeral):
         return False
@@ -387,12 +387,12 @@ def _repeats_problem(text: str, label: Label) -> bool:
     return text.strip() in label.problem or label.problem in text
 
 
-def _is_tool(cell: Any) -> bool:
+def _is_tool(cell: object) -> bool:
     first = cell[0] if isinstance(cell, list) else None
     return isinstance(first, dict) and not first.keys().isdisjoint(("function", "parameters"))
 
 
-def _is_medium(cell: Any, column: str = "") -> bool:
+def _is_medium(cell: object, column: str = "") -> bool:
     if isinstance(cell, list):
         return bool(cell) and _is_medium(cell[0], column)
     if isinstance(cell, dict):
@@ -449,7 +449,7 @@ def _leaves(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{column}", cell
 
 
-def _texts(cell: Any) -> Iterator[str]:
+def _texts(cell: object) -> Iterator[str]:
     for one in (
         cell.values() if isinstance(cell, dict) else cell if isinstance(cell, list) else ()
     ):

@@ -68,7 +68,7 @@ class NoAnswer(DataError):
     """A row without answer: "proof", a solution that lacks the others' mark, no tests."""
 
 
-def references_of(cell: Any, *, key: str) -> tuple[list[str], str]:
+def references_of(cell: object, *, key: str) -> tuple[list[str], str]:
     r"""Return the accepted answers in a cell, and the form of their text (a constant of this file).
 
     A list has several answers. A JSON text is opened: its value, or of `ground_truth`. In a text
@@ -148,7 +148,7 @@ def _without_float32(text: str) -> str:
     return format(Decimal(f"{float(text):.{FLOAT32_DIGITS}g}"), "f")
 
 
-def cells_of(cell: Any, *, key: str) -> list[str]:
+def cells_of(cell: object, *, key: str) -> list[str]:
     """Return the accepted answers of a cell as written, for a user's grader. DataError as above."""
     items = cell if isinstance(cell, list) else [cell]
     texts = [
@@ -167,7 +167,7 @@ def without_float_tails(columns: Sequence[list[str]]) -> bool:
     return len(texts) > 1 and all(map(_WHOLE_FLOAT.fullmatch, texts))
 
 
-def text_of(cell: Any, *, key: str, what: str = "answer") -> str:
+def text_of(cell: object, *, key: str, what: str = "answer") -> str:
     """Return a text or a number as it is written, of a column also a list of them; "" for None
     and NaN. DataError: neither of them."""
     if _is_empty(cell):
@@ -181,7 +181,7 @@ def text_of(cell: Any, *, key: str, what: str = "answer") -> str:
     return format(cell, "f") if isinstance(cell, Decimal) else str(cell)
 
 
-def _is_empty(cell: Any) -> bool:
+def _is_empty(cell: object) -> bool:
     return cell is None or cell != cell  # a NaN is not equal to itself
 
 

@@ -177,7 +177,7 @@ def _values(path: Path, name: str, field: str | None) -> Iterator[tuple[str, Any
         yield f"{name}, row {index}", value
 
 
-def _rows_of_document(document: Any, name: str) -> Iterable[Any]:
+def _rows_of_document(document: object, name: str) -> Iterable[Any]:
     """Return the rows of one JSON document. DataError: several tables, or uneven columns."""
     if isinstance(document, list):
         return document
@@ -196,7 +196,7 @@ def _rows_of_document(document: Any, name: str) -> Iterable[Any]:
     return [document]
 
 
-def _holds_rows(part: Any) -> bool:
+def _holds_rows(part: object) -> bool:
     """Return if this is an object, or a list that begins with one."""
     if isinstance(part, list):
         return bool(part) and isinstance(part[0], dict)
@@ -220,7 +220,7 @@ def _rows_of_columns(document: dict[str, list[Any]], name: str) -> list[dict[str
     return [dict(zip(document, cells, strict=True)) for cells in zip(*columns, strict=True)]
 
 
-def _is_one_document(file: Any, path: Path, name: str) -> bool:
+def _is_one_document(file: object, path: Path, name: str) -> bool:
     lines = (line.removeprefix(b"\xef\xbb\xbf").strip() for line in _lines(file, name))
     first = next(filter(None, lines), b"")
     is_open = first.startswith(b"{") and ".json" in path.suffixes
@@ -258,7 +258,7 @@ _decoder = json.JSONDecoder(parse_int=Numeral, parse_float=Numeral, parse_consta
 def plain_row(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row as plain JSON data: numbers are numbers; what JSON lacks is its text."""
 
-    def plain(value: Any) -> Any:
+    def plain(value: object) -> Any:
         if isinstance(value, Numeral):
             number = json.loads(value)
             return number if isinstance(number, int) or math.isfinite(number) else str(value)
@@ -286,7 +286,7 @@ def listed(names: Sequence[str]) -> str:
     )
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     return (

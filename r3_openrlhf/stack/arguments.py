@@ -209,7 +209,7 @@ def _critic_flags(config: R3Config, model_dir: str) -> dict[str, Any]:
     }
 
 
-def _flag(name: str, value: Any) -> list[str]:
+def _flag(name: str, value: object) -> list[str]:
     """Spell a flag. True: the bare switch. False or None: nothing. A list: several values."""
     if value is None or value is False:
         return []

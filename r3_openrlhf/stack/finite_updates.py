@@ -39,7 +39,7 @@ ACTOR_NOT_FINITE, CRITIC_NOT_FINITE = "actor_not_finite", "critic_not_finite"
 NORMS = ("get_grad_norm_direct", "complete_grad_norm_calculation_for_cpu_offload")
 
 
-def report_true_norms(optimizer: Any) -> None:
+def report_true_norms(optimizer: object) -> None:
     """Let DeepSpeed's optimizer take NaN, and not -1, for a norm that is not finite. That of ZeRO 1 with sums
     in float32 would end with an assertion (runtime/bf16_optimizer.py:321); it skips the step."""
     for name in NORMS:

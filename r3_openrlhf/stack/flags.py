@@ -53,7 +53,7 @@ def _value(setting: dict[str, Any], config: R3Config) -> Any:
     return functools.reduce(getattr, flag.split("."), config) if is_key else config.flag(flag)
 
 
-def _holds(condition: dict[str, Any], value: Any) -> bool:
+def _holds(condition: dict[str, Any], value: object) -> bool:
     if "is" in condition:
         return value in condition["is"]
     if "is_not" in condition:
@@ -132,7 +132,7 @@ def check_together(given: dict[str, Any], config: R3Config, *, platform: str) ->
         )
 
 
-def _is_one(value: Any) -> bool:
+def _is_one(value: object) -> bool:
     """ds.zpg=1, ds.ring_attn_size=1: off."""
     return value == 1 and value is not True
 

@@ -6,7 +6,6 @@ model. A window is what one optimizer step sees. Pure but for `most`, which asks
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 import torch.distributed
@@ -104,7 +103,7 @@ def sums_of_rows(rows: Sequence[Experience]) -> dict[str, float]:
     return sums
 
 
-def over_ranks(numbers: list, op: torch.distributed.ReduceOp.RedOpType, group: Any) -> list:
+def over_ranks(numbers: list, op: torch.distributed.ReduceOp.RedOpType, group: object) -> list:
     """Reduce numbers, nested lists of one shape on every rank, over the ranks of `group`; exact up to 2^53."""
     values = torch.tensor(numbers, dtype=torch.float64, device=torch.cuda.current_device())
     torch.distributed.all_reduce(values, op=op, group=group)

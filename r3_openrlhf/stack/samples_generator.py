@@ -60,7 +60,7 @@ def keep_order(strategy: Any, config: R3Config) -> None:
     make = strategy.setup_dataloader
 
     def in_order(
-        dataset: Any,
+        dataset: object,
         batch_size: int,
         pin_memory: bool,
         _shuffle: bool,

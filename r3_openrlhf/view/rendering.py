@@ -64,7 +64,7 @@ def render(template: str, **values: Any) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def json_block(value: Any) -> Markup:
+def json_block(value: object) -> Markup:
     """JSON for a <script type="application/json">: nothing in it can end the block."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":

@@ -40,7 +40,7 @@ def same_length(**lists: list[Any]) -> None:
         )
 
 
-def whole_number(name: str, value: Any, *, minimum: int) -> int:
+def whole_number(name: str, value: object, *, minimum: int) -> int:
     """`value` as an int. ValueError when it is not a whole number, or is below `minimum`."""
     number = finite_value(name, value, min=minimum)
     if number != int(number):

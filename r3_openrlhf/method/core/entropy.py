@@ -146,7 +146,7 @@ def token_logprobs_and_entropy(
     return logprobs_T, entropy_T
 
 
-def _array(name: str, values: Any, *, num_dims: int) -> np.ndarray:
+def _array(name: str, values: object, *, num_dims: int) -> np.ndarray:
     """`values` as float32 or float64 numpy. ValueError when empty or of another shape."""
     if isinstance(values, torch.Tensor):
         values = (

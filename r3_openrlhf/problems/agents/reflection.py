@@ -5,7 +5,7 @@ It follows the goal in the prompt of every turn: no other turn's text outlives t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.core.reflection import ATTEMPT_BEGINS, ATTEMPT_ENDS
@@ -33,7 +33,7 @@ class TurnPrompts(ChatPrompts):
         most = config.reflection.max_attempt_tokens
         super().__init__(tokenizer, max_prompt_tokens=room, max_attempt_tokens=most)
 
-    def reflection(self, _problem: Any, error: Rollout | None) -> str | None:
+    def reflection(self, _problem: object, error: Rollout | None) -> str | None:
         """Short enough for the longest prompt of that attempt, so that a memory seldom gives way to
         them. None: not even a shortened attempt is."""
         turns = (error.turns if error is not None else None) or ()

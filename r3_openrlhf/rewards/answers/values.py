@@ -73,7 +73,7 @@ def _power(base: Any, exponent: Any) -> Any:
     return mp.power(base, exponent)
 
 
-def _logarithm(value: Any, base: Any = None) -> Any:
+def _logarithm(value: object, base: object = None) -> Any:
     if value == 0 or base in (0, 1):
         raise NoValue
     return mp.log(value) if base is None else mp.log(value) / mp.log(base)
@@ -173,7 +173,7 @@ def _value(node: Basic, point: Point) -> Any | None:
         return None
 
 
-def real_value(node: Any) -> Any | None:
+def real_value(node: object) -> Any | None:
     """Return the value of a formula without letters, if it is real; else None."""
     if not isinstance(node, Expr) or node.free_symbols or is_too_large(node):
         return None
@@ -181,7 +181,7 @@ def real_value(node: Any) -> Any | None:
     return None if value is None or abs(mp.im(value)) > abs(value) * _CLOSE else mp.re(value)
 
 
-def is_too_large(node: Any) -> bool:
+def is_too_large(node: object) -> bool:
     """Tell whether it has too many parts, or levels, to be evaluated, or is a number too large to have a value."""
     if not isinstance(node, Basic):
         return False
@@ -284,7 +284,7 @@ def same_value(a: Expr, b: Expr) -> bool:
     return agreed > 1 or agreed == 1 and not points[0] or not agreed and _shape(a) == _shape(b)
 
 
-def _shape(node: Any) -> Any:
+def _shape(node: object) -> Any:
     """Describe a formula without values: what it is made of, the terms of sums and products in any order."""
     if not isinstance(node, Basic) or not node.args:
         return str(node)
@@ -295,7 +295,7 @@ def _shape(node: Any) -> Any:
     )
 
 
-def same(gold: Any, said: Any) -> bool:
+def same(gold: object, said: object) -> bool:
     """Tell whether a reading of an answer is a reading of the reference."""
     if isinstance(gold, str) or isinstance(said, str):
         return (
@@ -330,7 +330,7 @@ def _without_percent(node: Expr) -> Expr:
     return node.args[0] if is_percent else node
 
 
-def _letters(node: Any) -> str:
+def _letters(node: object) -> str:
     """ "abc" of the symbol abc and of the product of a, b and c; "" of other formulas."""
     if isinstance(node, sympy.Symbol):
         return node.name if len(node.name) == 1 else node.name.lower()
@@ -343,7 +343,7 @@ def _letters(node: Any) -> str:
     return ""
 
 
-def _links(node: Any) -> list:
+def _links(node: object) -> list:
     """Relations of a chain such as a = b = c, in the order in which they are written."""
     if not isinstance(node, And):
         return [node]
@@ -352,7 +352,7 @@ def _links(node: Any) -> list:
     ]
 
 
-def _sides(gold: Any, said: Any) -> tuple[Any, Any]:
+def _sides(gold: object, said: object) -> tuple[Any, Any]:
     """Return the values of both, where one says the name of a value and the other does not."""
     chains = _links(gold), _links(said)
     equations = [
@@ -378,7 +378,7 @@ def _sides(gold: Any, said: Any) -> tuple[Any, Any]:
 _TURNED = {sympy.Ge: sympy.Le, sympy.Le: sympy.Ge, sympy.Gt: sympy.Lt, sympy.Lt: sympy.Gt}
 
 
-def _same_relation(gold: Any, said: Any) -> bool:
+def _same_relation(gold: object, said: object) -> bool:
     if isinstance(gold, And) and isinstance(said, And):
         links = _links(gold), _links(said)
         return len(links[0]) == len(links[1]) and all(map(_same_relation, *links))
@@ -415,7 +415,7 @@ def _ratios(a: Expr, b: Expr) -> list:
     return found
 
 
-def _same_parts(gold: Any, said: Any) -> bool:
+def _same_parts(gold: object, said: object) -> bool:
     """Compare matrices, and lists that the parser reads; parts.py has compared those that are written with commas."""
     gold, said = (
         node.doit() if isinstance(node, MatrixExpr) else node for node in (gold, said)

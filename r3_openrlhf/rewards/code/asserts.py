@@ -167,7 +167,7 @@ class Peer:
             answer = self._told(error)
         self._send(answer | {"printed": _printed()})
 
-    def _check_use(self, value: Any, name: Any = None) -> None:
+    def _check_use(self, value: object, name: object = None) -> None:
         """Refuse what the program was not given, and what leads from there to the tests."""
         if self.guards and id(value) not in self._numbers:
             raise TypeError("no object of the tests")
@@ -286,7 +286,7 @@ class Peer:
         value = self.ask("name", name)
         return self.making(value) if name.strip("_")[:1].isupper() else value
 
-    def making(self, value: Any) -> Any:
+    def making(self, value: object) -> Any:
         """Return a class whose objects are a test's; other values as they are."""
         if isinstance(value, Stub) and "__instancecheck__" in value._Stub__known[1]:
             object.__setattr__(value, "_Stub__makes", True)
@@ -641,7 +641,7 @@ def _share_patches(peer: Peer, mock: Any) -> None:
             sys if name == "sys" else peer.ask("apply", "pkgutil", "resolve_name", [name], {})
         )
 
-    def patch_object(target: Any, *given: Any, **keywords: Any) -> Any:
+    def patch_object(target: object, *given: Any, **keywords: Any) -> Any:
         return plain(
             found(target.__name__) if isinstance(target, types.ModuleType) else target,
             *given,

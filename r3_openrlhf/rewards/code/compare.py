@@ -69,7 +69,7 @@ def _same_word(expected: str, printed: str) -> bool:
     )
 
 
-def same_value(expected: Any, returned: str, *, boxed: bool = False) -> bool:
+def same_value(expected: object, returned: str, *, boxed: bool = False) -> bool:
     """Tell whether a function returned the expected JSON value, as data.encode wrote it. Tuples count as
     lists and keys as their texts; floats are compared as in same_text, all else is equal or not.
 
@@ -93,7 +93,7 @@ def same_value(expected: Any, returned: str, *, boxed: bool = False) -> bool:
         return False
 
 
-def _same(expected: Any, returned: Any) -> bool:
+def _same(expected: object, returned: object) -> bool:
     """Compare a JSON value with the marks of a returned one. Marks of data.encode have one key."""
     if isinstance(expected, dict):
         return _same_dict(expected, returned)
@@ -109,7 +109,7 @@ def _same(expected: Any, returned: Any) -> bool:
     return isinstance(returned, (bool, int, float)) and expected == returned
 
 
-def _unmarked(returned: Any) -> Any:
+def _unmarked(returned: object) -> Any:
     """Return a tuple as its list and a large integer as a number; anything else as it is."""
     if not isinstance(returned, dict):
         return returned
@@ -121,7 +121,7 @@ def _unmarked(returned: Any) -> Any:
     return returned
 
 
-def _same_dict(expected: dict[str, Any], returned: Any) -> bool:
+def _same_dict(expected: dict[str, Any], returned: object) -> bool:
     """Compare a JSON object with the marks of a returned dictionary."""
     if not isinstance(returned, dict):
         return False
@@ -134,7 +134,7 @@ def _same_dict(expected: dict[str, Any], returned: Any) -> bool:
     return all(_same(value, actual[key]) for key, value in expected.items())
 
 
-def _same_float(expected: float, returned: Any) -> bool:
+def _same_float(expected: float, returned: object) -> bool:
     """Compare a number within the tolerance; NaN is equal to NaN alone."""
     if not isinstance(returned, (int, float)) or isinstance(returned, bool):
         return False
@@ -143,7 +143,7 @@ def _same_float(expected: float, returned: Any) -> bool:
     return math.isclose(expected, float(returned), rel_tol=RELATIVE, abs_tol=ABSOLUTE)
 
 
-def _key(key: Any) -> str:
+def _key(key: object) -> str:
     """Write a key of a dictionary as JSON does; of what JSON has no key for, the mark."""
     if isinstance(key, dict) and "int" in key:
         return str(int(key["int"], 16))

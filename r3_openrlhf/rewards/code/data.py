@@ -47,7 +47,7 @@ def encode(
     value: object,
     *,
     exact: bool = False,
-    of_object: Any = None,
+    of_object: object = None,
     max_bytes: int = MAX_VALUE_BYTES,
 ) -> str:
     """Encode a value as text. Subclasses of built-in types are what they are made of.
@@ -73,7 +73,7 @@ def _marked(value: Any, depth: int, exact: bool, of_object: Any) -> object:
     if depth > MAX_DEPTH:
         raise NotPlain("a value that is nested too deeply")
 
-    def within(part: Any) -> object:
+    def within(part: object) -> object:
         return _marked(part, depth + 1, exact, of_object)
 
     parts = _parts(value) if exact else None
@@ -104,7 +104,7 @@ def _is_json(value: Any) -> bool:
     return type(value) not in (int, float) or -(2**63) < value < 2**63
 
 
-def _sequence_of(value: Any, sequences: tuple[Any, ...]) -> Any:
+def _sequence_of(value: object, sequences: tuple[Any, ...]) -> Any:
     """Return the first of these types that the value is one of; None: it is no sequence."""
     return next((sequence for sequence in sequences if isinstance(value, sequence)), None)
 
@@ -173,7 +173,7 @@ def _type_parts(value: type) -> tuple[str, str] | None:
     return ("type", name) if _type(name) is value else None
 
 
-def _reduced(value: Any) -> list[Any]:
+def _reduced(value: object) -> list[Any]:
     """Return what `_made` makes a value from: its type's name, arguments, items and pairs."""
     # a pickle leaves out what is None at the end
     _, arguments, _, items, pairs = (*value.__reduce_ex__(4), None, None, None)[:5]
@@ -255,7 +255,7 @@ def decode(
         raise NotPlain("no plain data") from error
 
 
-def _value(given: Any, read: dict[str, Any]) -> Any:
+def _value(given: object, read: dict[str, Any]) -> Any:
     if isinstance(given, list):
         return [item if type(item) in _PLAIN else _value(item, read) for item in given]
     if not isinstance(given, dict):

@@ -1,7 +1,6 @@
 """The languages of programs: a command for each. A user's own is the import path of a Language."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from r3_openrlhf.config.code_tests import PACKAGES
 from r3_openrlhf.method.errors import ConfigError
@@ -32,7 +31,7 @@ class Language:
     )
 
 
-def _of_user(path: str, found: Any) -> Language:
+def _of_user(path: str, found: object) -> Language:
     if not isinstance(found, Language):
         raise ConfigError(f"language is {path}, which is no Language")
     return found

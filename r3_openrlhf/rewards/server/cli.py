@@ -18,7 +18,7 @@ _FROM_1 = click.IntRange(1, 2**20)
 
 
 def _option(
-    name: str, field: str, text: str, *, of: Any = ServerSettings, type: Any = None
+    name: str, field: str, text: str, *, of: object = ServerSettings, type: object = None
 ) -> Any:
     """Make an option whose default is the one of the settings."""
     return click.option(

@@ -89,7 +89,7 @@ def kind_of(reference: str, problem: str) -> tuple[Kind, Any] | None:
     return None
 
 
-def is_right(kind: Kind, value: Any, answer: str, problem: str, *, exact: bool) -> bool:
+def is_right(kind: Kind, value: object, answer: str, problem: str, *, exact: bool) -> bool:
     """Tell whether a text gives the reference's value: the text itself, each of the alternatives in
     it, or a sentence with it."""
     if answer.rstrip(" }$*").endswith("?"):
