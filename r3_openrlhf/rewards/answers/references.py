@@ -7,7 +7,7 @@ from r3_openrlhf.config.no_answer import says_no_answer
 from r3_openrlhf.rewards.answers.extraction import last_statement
 from r3_openrlhf.rewards.answers.kinds import kind_of
 from r3_openrlhf.rewards.answers.kinds.prose import IN_MATH
-from r3_openrlhf.rewards.answers.marks import boxed_answer
+from r3_openrlhf.rewards.answers.marks import boxed_answer, tagged_answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +48,38 @@ def read_reference(reference: str, problem: str = "") -> ReferenceReading:
 def _read(reference: str) -> ReferenceReading:
     if reference.isdecimal():
         return ReferenceReading(reference)
-    boxed = boxed_answer(reference)
-    _, marker, marked = reference.rpartition("\n#### ")
-    statement = None if boxed or marker else last_statement(reference)
-    text = boxed or marked.strip() or (statement[1] if statement else reference.strip())
+    in_box = boxed_answer(reference)
+    marked = in_box or _behind_a_mark(reference)
+    statement = None if marked else last_statement(reference)
+    if marked:
+        text = marked
+    elif statement:
+        text = statement[1]
+    else:
+        text = reference.strip()
     if not text:
         return ReferenceReading("", "is empty")
     if says_no_answer(text):
         return ReferenceReading(text, "is a placeholder and no answer")
     if text.startswith('{"') and kind_of(text, "") is None:
         return ReferenceReading(text, "is a JSON text: name the field that holds the answer")
-    alone = None if boxed or statement else IN_MATH.fullmatch(text.rstrip(" .,;"))
-    if alone and len(IN_MATH.findall(text)) == 1:  # "$k(k-1)$."
-        text = next(group for group in alone.groups() if group).strip()
+    if not in_box and not statement:
+        text = _without_dollars(text)
     return ReferenceReading(text)
+
+
+def _behind_a_mark(reference: str) -> str:
+    """Return what an <answer> tag, or "#### " of a solution, marks as its answer, "" without any."""
+    in_tag = tagged_answer(reference)
+    if in_tag:
+        return in_tag
+    _, marker, behind = reference.rpartition("\n#### ")
+    return behind.strip() if marker else ""
+
+
+def _without_dollars(text: str) -> str:
+    """Return the formula of a text that is one formula between signs, as "$k(k-1)$."."""
+    formula = IN_MATH.fullmatch(text.rstrip(" .,;"))
+    if formula is None or len(IN_MATH.findall(text)) != 1:
+        return text
+    return next(group for group in formula.groups() if group).strip()

@@ -20,6 +20,16 @@ def test_what_is_read(reference, text):
     )
 
 
+@pytest.mark.parametrize("text", ["12", r"\frac{1}{2}", "(1,2)", "x^2+1", "yes", "B", "3:30"])
+@pytest.mark.parametrize(
+    "marked", ["<answer>{}</answer>", "<answer> ${}$ </answer>", r"\boxed{{{}}}"]
+)
+def test_a_marked_reference_is_the_reference_that_it_marks(text, marked):
+    reference = marked.format(text)
+    assert grade(rf"So it is $\boxed{{{text}}}$.", reference).verdict == "correct"
+    assert grade(r"So it is $\boxed{77}$.", reference).verdict == "wrong"
+
+
 @pytest.mark.parametrize("reference", TABLES["no_answer"])
 def test_no_answer_is_paid_for_a_reference_that_is_none(reference):
     assert read_reference(reference).unusable
