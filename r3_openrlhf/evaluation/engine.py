@@ -13,6 +13,7 @@ from r3_openrlhf.machine.cpu.cpu_platform import ENVIRONMENT, KV_CACHE_BYTES, is
 from r3_openrlhf.method.errors import ConfigError, R3Error
 from r3_openrlhf.problems.stops import stop_at
 from r3_openrlhf.runs.endings import Ending, ending_of
+from r3_openrlhf.runs.models.finite_weights import check_weights
 from r3_openrlhf.runs.models.model_config import read_config
 
 # token ids of the prompt, a seed for each response
@@ -35,6 +36,7 @@ class Engine:
         trusted: bool = False,
         stops: tuple[Sequence[int], Sequence[str]] = ((), ()),
     ) -> None:
+        check_weights(model)
         self._on_cpu = is_needed()
         settings: dict[str, Any] = {}
         if self._on_cpu:

@@ -41,7 +41,6 @@ from r3_openrlhf.runs.display import Display, Outputs
 from r3_openrlhf.runs.first_page import NUM_EXAMPLES, FirstPage, make_page
 from r3_openrlhf.runs.kept_files import copy_in, file_of
 from r3_openrlhf.runs.models.checks import check_own_code, load_tokenizer
-from r3_openrlhf.runs.models.finite_weights import check_weights
 from r3_openrlhf.runs.models.locate import resolve_model
 
 SECTIONS = ("data", "reward", "cluster")  # of the configuration that an evaluation reads
@@ -418,7 +417,6 @@ def _sample(
     context = check_context(
         model, max_prompt_tokens=longest, max_new_tokens=options.max_new_tokens, trusted=trusted
     )
-    check_weights(model)
     display.phase("starting vLLM")
     stops = stops_of(tokenizer, config.data, config.rollout.stop)
     engine = Engine(model, max_model_len=context, options=options, trusted=trusted, stops=stops)

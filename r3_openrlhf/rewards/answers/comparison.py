@@ -161,36 +161,55 @@ def numbers_agree(a: Number, b: Number) -> bool:
     also 10001 for 10000; here two exact notations must agree exactly. As the field does, 28% agrees
     with 28 and with 0.28."""
     if a.unit and b.unit and a.unit != b.unit:
-        degrees = in_kelvin(a.value, a.unit), in_kelvin(b.value, b.unit)
-        if None not in degrees:
-            return degrees[0] == degrees[1]
-        factor = conversion(a.unit, b.unit)
-        return factor is not None and a.value * factor == b.value
-    for some, other in ((a, b), (b, a)):
-        if (
-            other.unit is None
-            and (each := count_of(some.unit))
-            and some.value * each == other.value
-        ):
-            return True  # 5 dozen are 60
-    if a.value == b.value or a.percent != b.percent and 100 in (_ratio(a, b), _ratio(b, a)):
+        return _units_agree(a, b)
+    if _counts(a, b) or _counts(b, a):
         return True
-    for exact, decimal in ((a, b), (b, a)):
-        precision = stated_precision(decimal.text)
-        if precision is not None and is_rounded(precision):
-            error = abs(
-                exact.value * (100 if decimal.percent else 1) / (100 if exact.percent else 1)
-                - decimal.value
-            )
-            if precision[0] >= FLOAT_DIGITS and not exact.value and error < FLOAT_ERROR:
-                return (
-                    True  # 6.1e-17 is what a computation with floating-point numbers makes of 0
-                )
-            if precision[0] >= FLOAT_DIGITS and error <= FLOAT_ERROR * abs(exact.value):
-                return True
-            if error <= precision[1]:
-                return True
-    return False
+    if a.value == b.value:
+        return True
+    if a.percent != b.percent and 100 in (_ratio(a, b), _ratio(b, a)):
+        return True
+    return _rounds_to(a, b) or _rounds_to(b, a)
+
+
+def _units_agree(a: Number, b: Number) -> bool:
+    """Tell whether two amounts in different units are equal."""
+    kelvin_a, kelvin_b = in_kelvin(a.value, a.unit), in_kelvin(b.value, b.unit)
+    if kelvin_a is not None and kelvin_b is not None:
+        return kelvin_a == kelvin_b
+    assert a.unit is not None and b.unit is not None
+    factor = conversion(a.unit, b.unit)
+    return factor is not None and a.value * factor == b.value
+
+
+def _counts(amount: Number, count: Number) -> bool:
+    """Tell whether an amount of dozens or the like is this count: 5 dozen are 60."""
+    if count.unit is not None:
+        return False
+    each = count_of(amount.unit)
+    if each is None:
+        return False
+    return amount.value * each == count.value
+
+
+def _rounds_to(exact: Number, decimal: Number) -> bool:
+    """Tell whether a value rounds to a decimal of enough digits, or a computation in floating-point
+    numbers gives it."""
+    precision = stated_precision(decimal.text)
+    if precision is None or not is_rounded(precision):
+        return False
+    digits, half_unit = precision
+    value = exact.value
+    if decimal.percent:
+        value *= 100
+    if exact.percent:
+        value /= 100
+    error = abs(value - decimal.value)
+    if digits >= FLOAT_DIGITS:
+        if not exact.value and error < FLOAT_ERROR:
+            return True  # 6.1e-17 is what a computation makes of 0
+        if error <= FLOAT_ERROR * abs(exact.value):
+            return True
+    return error <= half_unit
 
 
 def is_rounded(precision: tuple[int, Fraction]) -> bool:

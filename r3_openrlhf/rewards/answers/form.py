@@ -14,7 +14,7 @@ from functools import lru_cache
 from math import gcd
 from typing import NamedTuple
 
-from r3_openrlhf.rewards.answers.comparison import normalise, number
+from r3_openrlhf.rewards.answers.comparison import Number, normalise, number
 from r3_openrlhf.rewards.answers.parts import COMMA_OF_THOUSANDS, without_head
 from r3_openrlhf.rewards.answers.patterns import phrases
 from r3_openrlhf.rewards.answers.real_sets import condition
@@ -169,13 +169,7 @@ def is_other_amount(answer: str, gold: str, problem: str) -> bool:
         if stated is None or wanted is None:
             return True
         return stated.unit is not None and stated.value == wanted.value
-    if (
-        problem
-        and stated
-        and wanted
-        and stated.percent != wanted.percent
-        and stated.value == wanted.value
-    ):
+    if problem and stated and wanted and _differs_in_percent(stated, wanted):
         # 0.2% for a share of 0.2, 3% for 3 dogs
         is_share = wanted.value < 1 or "how many" in problem.lower()
         return is_share and _SAYS["percent_asked"].search(problem) is None
@@ -183,6 +177,11 @@ def is_other_amount(answer: str, gold: str, problem: str) -> bool:
         return True
     has_pi = "\\pi" in answer and "\\pi" in gold
     return has_pi and unit_of(answer) == "degree" and unit_of(gold) is None
+
+
+def _differs_in_percent(stated: Number, wanted: Number) -> bool:
+    """Tell whether one of two equal numbers is a percentage."""
+    return stated.percent != wanted.percent and stated.value == wanted.value
 
 
 def _adds_dozens(answer: str, gold: str, problem: str) -> bool:

@@ -69,26 +69,39 @@ class _NoSet(Exception):
 
 def same_set(answer: str, reference: str) -> bool | None:
     """Tell whether both are one set; None: one is empty or unreadable, or neither must be a set."""
-    answer, reference = (
-        _BELONGS.sub("", text, count=1) if text[:1] != "(" else text
-        for text in (answer, reference)
-    )
-    if not (
-        _IS_SET.search(answer) and (_IS_SET.search(reference) or reference[:1] in "([\\")
-    ) and not (_IS_SET.search(reference) and answer[:1] in "([\\"):
+    answer, reference = _without_element(answer), _without_element(reference)
+    if not (_must_be_set(answer, reference) or _must_be_set(reference, answer)):
         return None
-    names: list[set[str]] = [set(), set()]
+    names_answer: set[str] = set()
+    names_reference: set[str] = set()
     try:
-        sets = [
-            _union(text, found) for text, found in zip((answer, reference), names, strict=True)
-        ]
+        set_answer = _union(answer, names_answer)
+        set_reference = _union(reference, names_reference)
     except _NoSet:
         return None
-    if all(names) and names[0] != names[1] or any(len(found) > 1 for found in names):
+    if len(names_answer) > 1 or len(names_reference) > 1:
         return None
-    if sets[0] != sets[1] and (_IRRATIONAL.search(answer) or _IRRATIONAL.search(reference)):
+    if names_answer and names_reference and names_answer != names_reference:
+        return None
+    if S.EmptySet in (set_answer, set_reference):
+        return None
+    if set_answer == set_reference:
+        return True
+    if _IRRATIONAL.search(answer) or _IRRATIONAL.search(reference):
         return None  # an end may be rounded
-    return None if S.EmptySet in sets else sets[0] == sets[1]
+    return False
+
+
+def _without_element(text: str) -> str:
+    r"""Remove "x \in" before a set."""
+    return text if text.startswith("(") else _BELONGS.sub("", text, count=1)
+
+
+def _must_be_set(text: str, other: str) -> bool:
+    """Tell whether a text is written as a set, and the other one so or in brackets."""
+    if not _IS_SET.search(text):
+        return False
+    return _IS_SET.search(other) is not None or other[:1] in "([\\"
 
 
 def condition(text: str) -> str:

@@ -233,21 +233,32 @@ def _points(a: Basic, b: Basic) -> list[Point]:
     if len(names) > MAX_SYMBOLS:
         return []
     if a.has(*_OF_WHOLE) or b.has(*_OF_WHOLE):
-        values = [
-            [mp.mpf((start + 5 * i) % 9 + 2) for i in range(len(names))]
-            for start in (7, 3, 5, 2)
-        ]
+        rows = _whole_rows(len(names))
     else:
-        values = [
-            [mp.mpf(_PRIMES[(i + turn) % 8]) / scale for i in range(len(names))]
-            for turn, scale in ((0, 71), (3, 17), (5, 31))
-        ]
-        if not (_has_root(a) or _has_root(b)) or a.has(sympy.Abs) or b.has(sympy.Abs):
-            values += [
-                [-value for value in values[1]],
-                [v * (-1) ** i for i, v in enumerate(values[2])],
-            ]
-    return [dict(zip(names, row, strict=True)) for row in values]
+        has_root = _has_root(a) or _has_root(b)
+        has_abs = a.has(sympy.Abs) or b.has(sympy.Abs)
+        rows = _rows(len(names), with_negative=has_abs or not has_root)
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _whole_rows(size: int) -> list[list[Any]]:
+    """Return rows of whole numbers from 2 to 10."""
+    rows = []
+    for start in (7, 3, 5, 2):
+        rows.append([mp.mpf((start + 5 * i) % 9 + 2) for i in range(size)])
+    return rows
+
+
+def _rows(size: int, *, with_negative: bool) -> list[list[Any]]:
+    """Return rows of positive fractions, and two with negative ones."""
+    rows = []
+    for turn, scale in ((0, 71), (3, 17), (5, 31)):
+        rows.append([mp.mpf(_PRIMES[(i + turn) % 8]) / scale for i in range(size)])
+    if with_negative:
+        negative = [-value for value in rows[1]]
+        alternating = [value * (-1) ** i for i, value in enumerate(rows[2])]
+        rows += [negative, alternating]
+    return rows
 
 
 _OF_WHOLE = (sympy.factorial, sympy.binomial, sympy.factorial2, sympy.gamma, sympy.Mod)
@@ -274,14 +285,19 @@ def same_value(a: Expr, b: Expr) -> bool:
     agreed = 0
     for point in points:
         x, y = _value(a, point), _value(b, point)
-        if x is None and y is None or is_whole and None in (x, y):
+        if x is None and y is None:
             continue
         if x is None or y is None:
+            if is_whole:
+                continue
             return False
         if not _agree(x, y, tolerance):
             return False
         agreed += 1
-    return agreed > 1 or agreed == 1 and not points[0] or not agreed and _shape(a) == _shape(b)
+    if agreed == 0:
+        return _shape(a) == _shape(b)
+    without_letters = not points[0]
+    return agreed > 1 or without_letters
 
 
 def _shape(node: object) -> Any:
@@ -297,13 +313,10 @@ def _shape(node: object) -> Any:
 
 def same(gold: object, said: object) -> bool:
     """Tell whether a reading of an answer is a reading of the reference."""
-    if isinstance(gold, str) or isinstance(said, str):
-        return (
-            isinstance(gold, str)
-            and isinstance(said, str)
-            and bool(gold.strip())
-            and gold.strip() == said.strip()
-        )
+    if isinstance(gold, str):
+        return isinstance(said, str) and gold.strip() == said.strip() != ""
+    if isinstance(said, str):
+        return False
     gold, said = _sides(gold, said)
     if gold in (sympy.nan, sympy.zoo):
         return False

@@ -6,7 +6,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from r3_openrlhf.evaluation import run
+from r3_openrlhf.config import BenchmarkConfig
+from r3_openrlhf.evaluation import engine
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.models.finite_weights import check_weights, is_finite
 
@@ -63,16 +64,8 @@ def test_extremes_are_finite():
 
 def test_an_evaluation_refuses_before_it_starts_an_engine(saved, monkeypatch):
     """The engine would sample noise, or die."""
+    monkeypatch.setattr(engine, "is_needed", lambda: pytest.fail("an engine was started"))
     model = saved(math.nan, torch.bfloat16)
-    engines = pytest.importorskip("r3_openrlhf.evaluation.engine")
-    monkeypatch.setattr(
-        engines, "Engine", lambda *_, **__: pytest.fail("an engine was started")
-    )
-    monkeypatch.setattr(engines, "check_context", lambda *_, **__: 9)
-    item = type("Item", (), {"prompt_ids": [1]})()
-    config, options, display = (type("Any", (), {})() for _ in range(3))
-    config.model, options.max_new_tokens = type("Model", (), {"trust_remote_code": False})(), 4
-    with pytest.raises(
-        ConfigError, match="holds a value that is not finite in 'layers.1.weight'"
-    ):
-        run._sample([item], model, None, None, options, display, config, None)
+    sentence = "holds a value that is not finite in 'layers.1.weight'"
+    with pytest.raises(ConfigError, match=sentence):
+        engine.Engine(model, max_model_len=9, options=BenchmarkConfig())

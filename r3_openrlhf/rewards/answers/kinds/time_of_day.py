@@ -43,6 +43,11 @@ def _read(text: str, problem: str) -> Time | None:
     clock = _CLOCK["time"].fullmatch(text) or _CLOCK["time"].fullmatch(text + ".")
     if clock is None or not (clock["minute"] or clock["half"]):
         return None
+    return _seconds_and_half(clock)
+
+
+def _seconds_and_half(clock: re.Match[str]) -> Time | None:
+    """Read the parts of a clock's time; None: there is no such time."""
     half = _HALVES.get(re.sub("[ .]", "", (clock["half"] or "").lower()), "")
     hour = int(clock["hour"])
     minute = int(clock["minute"] or 0)
@@ -51,11 +56,16 @@ def _read(text: str, problem: str) -> Time | None:
         return None
     if half and hour > 12:
         return None
-    # 03:45 is of 24 hours, 3:45 may be of either half
-    is_of_24_hours = hour > 12 or hour == 0 or not half and clock["hour"].startswith("0")
-    if is_of_24_hours:
+    if _is_of_24_hours(clock["hour"], half):
         half = "p" if 12 < hour < 24 else "a"
     return hour % 12 * 3600 + minute * 60 + second, half
+
+
+def _is_of_24_hours(hour: str, half: str) -> bool:
+    """Tell whether an hour is one of 24: 03:45 is, 3:45 may be of either half of the day."""
+    if int(hour) > 12 or int(hour) == 0:
+        return True
+    return not half and hour.startswith("0")
 
 
 def _as_digits(name: str) -> str | None:
