@@ -14,6 +14,7 @@ from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.display import PHASES
 from r3_openrlhf.runs.files import DataCounts, read_json
+from r3_openrlhf.runs.state import planned_steps, state_of
 
 STEP_S, ADDED_S = "timing/step_total", "r3/time/added_s"
 _TABLE = tomllib.loads(Path(__file__).with_name("report.toml").read_text(encoding="utf-8"))
@@ -30,11 +31,17 @@ def summary(run: RunDirectory) -> dict[str, Any]:
 
     Raises R3Error when the run has no finished step."""
     metrics = run.read_metrics()
+    found = state_of(run)
+    if not metrics and found.is_bad:
+        sentence = found.sentence(step=None, num_steps=None)
+        raise R3Error(f"{run.path} {sentence}; its log is {run.log}")
     if not metrics:
         raise R3Error(f"{run.path} has no finished step yet; its log is {run.log}")
     evaluations = [line for line in run.read_evaluations() if line.get("pass_at_1") is not None]
     numbers = {
         "run_dir": str(run.path),
+        "state": str(found.state),
+        "why": found.why,
         "finished": run.finished.is_file(),
         "steps": len(metrics),
         "totals": {key: total(metrics, key) for _, *keys in MECHANISMS for key in keys},
@@ -59,7 +66,7 @@ def summary_table(run: RunDirectory) -> Group:
     totals, first, last = numbers["totals"], numbers["first"], numbers["last"]
 
     table = Table(
-        title=f"{run.path.name}: {numbers['steps']} steps",
+        title=f"{run.path.name}: {numbers['steps']} steps, {numbers['state']}",
         title_justify="left",
         show_header=False,
     )
@@ -105,7 +112,19 @@ def summary_table(run: RunDirectory) -> Group:
         )
     # a path is to be copied: it is never broken, however wide it is
     begun = map(Text, numbers.get("begun_with", []))
-    return Group(table, *begun, Text(f"In {run.path}", no_wrap=True, overflow="ignore"))
+    return Group(
+        *_bad_end(run), table, *begun, Text(f"In {run.path}", no_wrap=True, overflow="ignore")
+    )
+
+
+def _bad_end(run: RunDirectory) -> list[Text]:
+    """Say that a run failed or died, and why; nothing of any other run."""
+    found = state_of(run)
+    if not found.is_bad:
+        return []
+    last = run.read_metrics()[-1]["step"]
+    sentence = found.sentence(step=last, num_steps=planned_steps(run))
+    return [Text(f"State: {sentence}")]
 
 
 def _begun_with(run: RunDirectory) -> list[str] | None:

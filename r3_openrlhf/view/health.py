@@ -1,4 +1,4 @@
-"""The strip on top of a run: does it learn, is it healthy, what did R³ do, and the time that is left."""
+"""The strip on top of a run: its state, does it learn, is it healthy, what did R³ do, and the time that is left."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,8 +10,8 @@ import msgspec
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.display import duration, to_go_s
 from r3_openrlhf.runs.effect import held_out_of
-from r3_openrlhf.runs.files import read_json
 from r3_openrlhf.runs.report import quarter_means, total
+from r3_openrlhf.runs.state import State, planned_steps
 from r3_openrlhf.view.files_page import events_in
 from r3_openrlhf.view.rendering import number
 from r3_openrlhf.view.run_reader import RunReader
@@ -61,21 +61,26 @@ CHECKS = msgspec.yaml.decode(
 
 def answers(run: RunReader) -> dict[str, Answer]:
     """Question -> answer, from the files as they are now."""
-    lines = run.metrics()
-    if not lines:
-        events = events_in(run.directory.events)
-        return {
-            "Learning?": (
-                "none",
-                f"before its first step{': ' + events[-1].phase if events else ''}",
-            )
-        }
-    return {
-        "Learning?": _learning(run, lines),
-        "Healthy?": _healthy(lines),
-        "What did R³ do?": ("none", _did(run, lines)),
-        "Time left": ("none", _left(run, lines)),
+    lines, now = run.metrics(), run.state
+    strip: dict[str, Answer] = {
+        "State": ("red" if now.is_bad else "none", run.state_sentence())
     }
+    if not lines:
+        if now.state in (State.RUNNING, State.NOT_STARTED):
+            strip["Learning?"] = ("none", _before_first_step(run))
+        return strip
+    strip["Learning?"] = _learning(run, lines)
+    strip["Healthy?"] = _healthy(lines, is_bad=now.is_bad)
+    strip["What did R³ do?"] = ("none", _did(run, lines))
+    if now.state == State.RUNNING:
+        strip["Time left"] = ("none", _left(run, lines))
+    return strip
+
+
+def _before_first_step(run: RunReader) -> str:
+    events = events_in(run.directory.events)
+    phase = f": {events[-1].phase}" if events else ""
+    return f"before its first step{phase}"
 
 
 def _learning(run: RunReader, lines: Steps) -> Answer:
@@ -95,11 +100,14 @@ def _learning(run: RunReader, lines: Steps) -> Answer:
     return state, f"{word}: held-out accuracy {first} → {last}"
 
 
-def _healthy(lines: Steps) -> Answer:
+def _healthy(lines: Steps, *, is_bad: bool) -> Answer:
+    """Name the checks that do not hold. is_bad: the run failed or died, and is never called good."""
     known = [answer for check in CHECKS if (answer := check.of_steps(lines))[0] != "none"]
     states = {state for state, _ in known}
     worst = next((state for state in ("red", "amber", "green") if state in states), "none")
     wrong = "; ".join(text for state, text in known if state != "green")
+    if is_bad and not wrong:
+        return "none", "not judged: the run did not end well"
     return worst, wrong or (
         f"all {len(known)} checks hold" if known else "the run logs nothing that is checked"
     )
@@ -118,14 +126,12 @@ def _did(run: RunReader, lines: Steps) -> str:
 
 
 def _left(run: RunReader, lines: Steps) -> str:
-    if run.is_finished:
-        return "ended"
     num_steps = None
-    with suppress(R3Error, OSError):
-        num_steps = read_json(run.directory.first_page, dict).get("steps")
+    with suppress(R3Error):  # a damaged first page
+        num_steps = planned_steps(run.directory)
     seconds = to_go_s(
         lines,
-        num_steps=num_steps if isinstance(num_steps, int) else None,
+        num_steps=num_steps,
         max_tokens=run.config.train.max_generated_tokens if run.config is not None else None,
     )
     if seconds == 0:

@@ -58,7 +58,7 @@ def overview(
 
 
 def state(library: Library) -> dict[str, dict[str, Any]]:
-    """Return the newest step of each run, and if it has ended, for pages that wait for news."""
+    """Return the newest step and the state of each run, for pages that wait for news."""
     library.refresh()
     return state_of(library.runs.values())
 
@@ -70,7 +70,7 @@ def state_of(runs: Iterable[RunReader]) -> dict[str, dict[str, Any]]:
             "metrics": run.metrics()[-1]["step"] if run.metrics() else 0,
             "evaluations": run.evaluations()[-1]["step"] if run.evaluations() else 0,
             "rollouts": run.steps()[-1] if run.steps() else 0,
-            "finished": run.is_finished,
+            "state": str(run.state.state),
         }
         for run in runs
     }
@@ -88,7 +88,8 @@ def summary(run: RunReader) -> dict[str, Any]:
         "config": run.config,
         "steps": last["step"],
         "epoch": last.get("epoch"),
-        "finished": run.is_finished,
+        "state": run.state,
+        "state_sentence": run.state_sentence(),
         "tokens": last.get("generated_tokens_total"),
         "reward": quarter_means(lines, "fresh/reward"),
         "accuracy": quarter_means(lines, "fresh/accuracy"),

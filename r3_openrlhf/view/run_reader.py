@@ -21,8 +21,10 @@ from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.effect import tally_of
 from r3_openrlhf.runs.files import EvaluationLine, MetricsLine, read_lines
 from r3_openrlhf.runs.problem_files import Problem, problems_in
+from r3_openrlhf.runs.state import RunState, planned_steps, state_of
 from r3_openrlhf.runs.step_groups import Row, StepGroup, groups_of
 
+MAX_SENTENCE = 600  # characters; "Settings and log" has the whole error
 MAX_STEPS_KEPT = 6  # of which the rows without texts are kept: 1 to 2 MB each at full size
 HEAVY = ("text", "prompt", "answer")  # columns that a step's page does not need
 
@@ -106,9 +108,23 @@ class RunReader(Reader):
         return self.told("config", stamp_of(self.directory.config), self.directory.load_config)
 
     @property
+    def state(self) -> RunState:
+        """The state of the run, as `r3 status` has it."""
+        return state_of(self.directory)
+
+    @property
     def is_finished(self) -> bool:
         """True if the run has ended."""
         return self.directory.finished.is_file()
+
+    def state_sentence(self) -> str:
+        """Say the state, after which step, and why: "failed after step 5 of 8: the disk is full"."""
+        lines, num_steps = self.metrics(), None
+        with suppress(R3Error):  # a damaged first page
+            num_steps = planned_steps(self.directory)
+        step = lines[-1]["step"] if lines else None
+        text = self.state.sentence(step=step, num_steps=num_steps)
+        return text if len(text) <= MAX_SENTENCE else f"{text[:MAX_SENTENCE]} …"
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the readable lines of metrics.jsonl by step; of a step done again, the last."""

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from r3_openrlhf.runs import lock
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.effect import effect_of
 from r3_openrlhf.runs.report import quarter_means
@@ -369,6 +370,7 @@ def test_a_page_from_before_the_first_step_gets_every_part(page, tmp_path):
     """Its phase follows; an evaluation before step 1 has numbers to draw, when there are neither steps nor rollouts."""
     with (
         Story(tmp_path / "run", num_problems=12) as run,
+        lock.held(run.run),
         serving(tmp_path / "run", page=page) as address,
     ):
         evaluations = run.run.read_evaluations()

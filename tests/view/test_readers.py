@@ -349,7 +349,7 @@ def test_what_is_not_there_yet_is_a_sentence(tmp_path):
         )
     client = TestClient(create_app(Library([tmp_path])), base_url="http://localhost")
     for page, sentences in {
-        "/begun": ("before its first step", "There are no numbers to draw yet.", "no step yet"),
+        "/begun": ("before its first step", "There are no numbers to draw yet.", "not started"),
         "/begun/effect": ("This run has no rollouts.",),
         "/begun/problems": ("This run has sampled nothing yet.",),
         "/begun/files": ("No phase is known",),

@@ -5,32 +5,26 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import Any
 
 from r3_openrlhf.method.errors import R3Error, on_one_line
-from r3_openrlhf.method.history.lease import last_holder
 from r3_openrlhf.operations.cluster.submissions import (
     FILE,
-    SlurmId,
     queue_entry,
     runs_of,
     submissions,
 )
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.display import duration, to_go_s
-from r3_openrlhf.runs.files import read_json, read_text
-from r3_openrlhf.runs.stop_request import GO_ON
-
-
-class JobRecord(TypedDict):
-    """cluster/state.json, which a job's first agent writes."""
-
-    job: NotRequired[SlurmId]
-    task: NotRequired[SlurmId | None]
-    state: NotRequired[str]
-    nodes: NotRequired[list[str]]
-    code: NotRequired[int]
-    why: NotRequired[str]
+from r3_openrlhf.runs.state import (
+    State,
+    job_record,
+    last_error,
+    newest_checkpoint,
+    planned_steps,
+    saved_when_preempted,
+    state_of,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,20 +60,20 @@ def status_of(path: Path, *, now: float | None = None) -> RunStatus:
     now = time.time() if now is None else now
     if not run.config.is_file() and not run.cluster.is_dir():
         raise R3Error(f"{path} is not a run directory: it has no config.yaml and no job script")
-    record = _json(run.cluster / "state.json", JobRecord)
+    record = job_record(run)
     job, waiting = _current_job(path, record)
     if job not in (record.get("job"), record.get("task")):
         record = {}
     queue, nodes = queue_entry(job)
-    state, why = _state(run, record, queue) if job else _without_a_sign(run, _last_error(run))
-    if waiting is not None:
+    found = state_of(run)
+    state, why = str(found.state), found.why
+    if queue is not None and found.state != State.FINISHED:
+        state, why = _in_queue(run, record, queue)
+    if waiting is not None and found.state != State.FINISHED:
         why = f"job {waiting} waits for it"
-    if run.finished.is_file():
-        state, why = "finished", None
     metrics, evaluations = run.read_metrics(), run.read_evaluations()
     last = metrics[-1] if metrics else {}
-    num_steps = _json(run.first_page, dict).get("steps")
-    num_steps = num_steps if isinstance(num_steps, int) else None
+    num_steps = planned_steps(run)
     tokens = last.get("generated_tokens_total")
     return RunStatus(
         run=str(path),
@@ -97,7 +91,7 @@ def status_of(path: Path, *, now: float | None = None) -> RunStatus:
     )
 
 
-def _current_job(path: Path, record: dict) -> tuple[str | None, str | None]:
+def _current_job(path: Path, record: dict[str, Any]) -> tuple[str | None, str | None]:
     """Return the job to describe, and the newest one if it only waits for an earlier one to end."""
     newest = (submissions(path) or [{}])[-1]
     job = newest.get("job") or record.get("job")
@@ -112,41 +106,23 @@ def _current_job(path: Path, record: dict) -> tuple[str | None, str | None]:
 
 def _checkpoint(run: RunDirectory, now: float) -> str | None:
     """Describe the newest checkpoint, "step 12, 4 min ago"; None without one."""
-    step = _latest(run)
+    step = newest_checkpoint(run)
     if not step:
         return None
     minutes = (now - (run.checkpoints / "_actor" / "latest").stat().st_mtime) / 60
     return f"{step}, {minutes:.0f} min ago"
 
 
-def _state(run: RunDirectory, record: dict, queue: str | None) -> tuple[str, str | None]:
-    """Describe a job of Slurm, with the reason where there is one."""
-    saved = _saved_when_preempted(run, record)
-    why = saved or _last_error(run) or record.get("why")
-    if queue is not None and queue.startswith("PENDING"):
+def _in_queue(run: RunDirectory, record: dict[str, Any], queue: str) -> tuple[str, str | None]:
+    """Describe a job that Slurm's queue has, with the reason where there is one."""
+    saved = saved_when_preempted(run, record)
+    why = saved or last_error(run) or record.get("why")
+    if queue.startswith("PENDING"):
         state = _state_of_waiting(queue, has_run=bool(record))
         return state, f"{why}, requeued" if saved else why
-    if queue is not None and queue.startswith("RUNNING"):
+    if queue.startswith("RUNNING"):
         return record.get("state") or "starting", why
-    if queue is not None:
-        return queue.lower(), why
-    if record.get("state") == "ended":
-        states = {0: "ended", GO_ON: "preempted, saved"}
-        return states.get(record.get("code", 1), "failed"), why
-    if record:
-        return (
-            "gone",
-            "its job is not in the queue, and its end was not recorded: killed, or its first node was lost",
-        )
-    return _without_a_sign(run, why)
-
-
-def _saved_when_preempted(run: RunDirectory, record: dict) -> str | None:
-    """Say at which checkpoint a preempted job saved; None if it was not preempted, or saved none."""
-    if record.get("state") != "ended" or record.get("code") != GO_ON:
-        return None
-    step = _latest(run)
-    return f"preempted at {step}, saved" if step else None
+    return queue.lower(), why
 
 
 def _state_of_waiting(queue: str, *, has_run: bool) -> str:
@@ -154,32 +130,6 @@ def _state_of_waiting(queue: str, *, has_run: bool) -> str:
     state = "requeued" if has_run else "queued"
     reason = queue.partition(" ")[2]
     return state if reason in ("", "None") else f"{state} ({reason})"
-
-
-def _without_a_sign(run: RunDirectory, why: str | None) -> tuple[str, str | None]:
-    """Describe `r3 train` in a shell, by run.lock, or a job that wrote nothing yet."""
-    holder, lives = last_holder(run.lock)
-    if lives:
-        return "running", None
-    if holder is not None and why is None:
-        return "gone", f"{holder} was killed"
-    if why:
-        return "failed", why
-    return "started" if run.config.is_file() else "not started", why
-
-
-def _latest(run: RunDirectory) -> str:
-    """ "step 12", of the newest checkpoint; "" without one."""
-    latest = run.checkpoints / "_actor" / "latest"
-    return read_text(latest).strip().replace("global_step", "step ") if latest.is_file() else ""
-
-
-def _last_error(run: RunDirectory) -> str | None:
-    return on_one_line(read_text(run.error).strip()) if run.error.is_file() else None
-
-
-def _json(path: Path, kind: type) -> dict:
-    return read_json(path, kind) if path.is_file() else {}
 
 
 def status_page(statuses: Sequence[RunStatus], *, width: int) -> str:

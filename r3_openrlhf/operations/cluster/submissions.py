@@ -7,15 +7,13 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, TypedDict
-
-from msgspec import Meta
+from typing import Any, NotRequired, TypedDict
 
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.files import Count, no_link, read_lines
+from r3_openrlhf.runs.state import SlurmId
 
 FILE = "submitted.jsonl"
-SlurmId = Annotated[str, Meta(pattern=r"\A\d+(_\d+)?\Z")]
 
 
 class Submission(TypedDict):

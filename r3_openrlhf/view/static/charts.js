@@ -379,7 +379,7 @@
   }
   async function follow(now) {
     const followed = document.querySelector("h1[data-all]") ? Object.keys(now) : Object.keys(shown); // all: new runs, too
-    const isGrown = followed.some((name) => now[name] && ["metrics", "rollouts", "evaluations", "finished"].some((key) => !shown[name] || shown[name][key] !== now[name][key]));
+    const isGrown = followed.some((name) => now[name] && ["metrics", "rollouts", "evaluations", "state"].some((key) => !shown[name] || shown[name][key] !== now[name][key]));
     const hasNoStep = data.runs.length === 1 && !data.runs[0].steps.length; // its phase follows
     if (isGrown || !data.counted || hasNoStep) await renew();
     await drawn;

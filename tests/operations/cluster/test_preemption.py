@@ -234,7 +234,7 @@ def test_two_jobs_of_one_run_follow_each_other(slurm, start, run_dir, job_templa
     )
     for number in (first.number, second, third):
         slurm.assert_nothing_left(number)
-    assert f" {second} ended " in status()
+    assert f" {second} stopped " in status()
     held = slurm.submit(run_dir, "--sbatch=--hold", template=job_template(f"{STEPS} 10 0"))
     assert f" {held} queued (JobHeldUser) " in status()
     slurm.call("scancel", held)

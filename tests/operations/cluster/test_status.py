@@ -27,7 +27,7 @@ def test_the_numbers_of_a_line_are_those_of_the_files(run):
     latest.write_text("global_step2")
     seen = status_of(run.path, now=latest.stat().st_mtime + 180)
     assert (seen.step, seen.tokens, seen.reward, seen.held_out) == (2, 2500, 0.5, 0.75)
-    assert (seen.checkpoint, seen.state, seen.job) == ("step 2, 3 min ago", "started", None)
+    assert (seen.checkpoint, seen.state, seen.job) == ("step 2, 3 min ago", "stopped", None)
     run.mark_finished()
     assert status_of(run.path).state == "finished"
 
@@ -42,7 +42,7 @@ ENDED = {
 
 
 @pytest.mark.parametrize(
-    ("code", "state"), [(0, "ended"), (85, "preempted, saved"), (86, "failed"), (1, "failed")]
+    ("code", "state"), [(0, "stopped"), (85, "preempted, saved"), (86, "failed"), (1, "failed")]
 )
 def test_how_a_job_ended(run, code, state):
     run.cluster.mkdir()
@@ -126,11 +126,11 @@ def test_nobody_writes_an_error_into_the_run_of_another(run):
     assert (seen.state, seen.last) == ("running", None)
 
 
-def test_a_killed_run_is_gone(run):
+def test_a_killed_run_is_dead(run):
     code = f"from r3_openrlhf.runs import directory, lock; held = lock.acquire(directory.RunDirectory('{run.path}')); os._exit(9)"
     subprocess.run([sys.executable, "-c", f"import os; {code}"], timeout=600)
     seen = status_of(run.path)
-    assert seen.state == "gone" and re.fullmatch(r"process \d+ on .* was killed", seen.last)
+    assert seen.state == "dead" and re.fullmatch(r"process \d+ on .* was killed", seen.last)
 
 
 def test_an_array_is_its_runs(run, tmp_path):
