@@ -1,5 +1,6 @@
 """The numbers of a run that are drawn, the picture of each, and their values on a page."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -195,8 +196,9 @@ def _plain(chart: Chart, present: set[str]) -> dict[str, Any]:
         "limits": [
             end
             for check in CHECKS
-            if check.of == "mean" and check.key in chart.series
+            if check.of == "mean" and check.key in chart.series and not check.per
             for end in check.green
+            if math.isfinite(check.green[1])
         ],
     }
 

@@ -1,12 +1,15 @@
 """The strip on top of a run: its state, does it learn, is it healthy, what did R³ do, and the time that is left."""
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 import msgspec
 
+from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs.display import duration, to_go_s
 from r3_openrlhf.runs.effect import held_out_of
@@ -23,35 +26,110 @@ DID = (
     "reflection/groups",
     "ranking/groups",
 )
+# what follows a value of each kind
+UNITS = {
+    "mean": "",
+    "ratio": " times its beginning",
+    "change": " since its beginning",
+    "whole": "",
+}
 Steps = Sequence[dict[str, Any]]
 Answer = tuple[str, str]  # green, amber, red, or none where nothing is judged; and a sentence
 
 
 class Check(msgspec.Struct, frozen=True):
-    """A line of health.yaml."""
+    """A line of health.yaml, which describes the fields."""
 
     key: str
     name: str
+    when: str  # as the page says it
     green: tuple[float, float]
     amber: tuple[float, float]
-    of: Literal["mean", "ratio"] = "mean"
+    of: Literal["mean", "ratio", "change", "whole"] = "mean"
+    per: tuple[str, ...] = ()
+    less: str = ""
+    where: str = ""
+    from_epoch: int = 1
+    min_steps: int = 1
+    needs: Literal["", "groups", "replay", "reflection"] = ""
+    file: Literal["metrics", "evaluations"] = "metrics"
+
+    @property
+    def healthy(self) -> str:
+        """The range that is healthy: "0.3 to 3 times its beginning"."""
+        low, high = self.green
+        text = f"above {low:g}" if math.isinf(high) else f"{low:g} to {high:g}"
+        return f"{text}{UNITS[self.of]}"
+
+    def applies_to(self, config: R3Config | None) -> bool:
+        """Return False if the run lacks what the sign is about; True if its settings are not known."""
+        if config is None or not self.needs:
+            return True
+        if self.needs == "groups":
+            return config.rollout.n_samples_per_prompt > 1
+        return self.needs in config.algorithm.mechanisms
 
     def of_steps(self, lines: Steps) -> Answer:
         """Return the state of these steps, and the value with the range that is healthy."""
-        first, last = quarter_means(lines, self.key)
-        value = last if self.of == "mean" or last is None else last / first if first else None
-        if value is None:
+        values = [self._number(line) for line in self._counted(lines)]
+        numbers = [{"value": value} for value in values]
+        known = [value for value in values if value is not None]
+        if len(known) < self.min_steps:
             return "none", ""
-        within = (low <= value <= high for low, high in (self.green, self.amber))
-        state = next(
-            (state for state, holds in zip(("green", "amber"), within, strict=True) if holds),
-            "red",
-        )
-        unit = " times its beginning" if self.of == "ratio" else ""
+        first, last = quarter_means(numbers, "value")
+        if self.of == "whole":
+            return self._judged(fmean(known))
+        if last is None:
+            return "none", ""
+        if self.of == "mean":
+            return self._judged(last)
+        if first is None:
+            return "none", ""
+        if self.of == "change":
+            return self._judged(last - first)
+        if first != 0:
+            return self._judged(last / first)
+        # a ratio to nothing: a value that stays 0 is wrong, one that came later is to be watched
+        state = "red" if last == 0 else "amber"
         return (
             state,
-            f"{self.name} {value:.3g}{unit} (healthy: {self.green[0]:g} to {self.green[1]:g})",
+            f"{self.name}: {last:.3g}, and 0 in the beginning (healthy: {self.healthy})",
         )
+
+    def _counted(self, lines: Steps) -> Steps:
+        """Return the steps that count: of these epochs, and with what the sign is about."""
+        return [
+            line
+            for line in lines
+            if (line.get("epoch") or 1) >= self.from_epoch
+            and (not self.where or (line.get(self.where) or 0) > 0)
+        ]
+
+    def _number(self, line: dict[str, Any]) -> float | None:
+        """Return the value of one step; None where it has none."""
+        value = line.get(self.key)
+        if value is None:
+            return None
+        if self.less:
+            other = line.get(self.less)
+            return None if other is None else value - other
+        if self.per:
+            total = sum(line.get(key) or 0 for key in self.per)
+            return value / total if total else None
+        return float(value)
+
+    def _judged(self, value: float) -> Answer:
+        state = "red"
+        if _is_within(value, self.amber):
+            state = "amber"
+        if _is_within(value, self.green):
+            state = "green"
+        return state, f"{self.name} {value:.3g}{UNITS[self.of]} (healthy: {self.healthy})"
+
+
+def _is_within(value: float, ends: tuple[float, float]) -> bool:
+    low, high = ends
+    return value > low if math.isinf(high) else low <= value <= high
 
 
 CHECKS = msgspec.yaml.decode(
@@ -70,7 +148,7 @@ def answers(run: RunReader) -> dict[str, Answer]:
             strip["Learning?"] = ("none", _before_first_step(run))
         return strip
     strip["Learning?"] = _learning(run, lines)
-    strip["Healthy?"] = _healthy(lines, is_bad=now.is_bad)
+    strip["Healthy?"] = _healthy(run, lines, is_bad=now.is_bad)
     strip["What did R³ do?"] = ("none", _did(run, lines))
     if now.state == State.RUNNING:
         strip["Time left"] = ("none", _left(run, lines))
@@ -100,12 +178,18 @@ def _learning(run: RunReader, lines: Steps) -> Answer:
     return state, f"{word}: held-out accuracy {first} → {last}"
 
 
-def _healthy(lines: Steps, *, is_bad: bool) -> Answer:
+def _healthy(run: RunReader, lines: Steps, *, is_bad: bool) -> Answer:
     """Name the checks that do not hold. is_bad: the run failed or died, and is never called good."""
-    known = [answer for check in CHECKS if (answer := check.of_steps(lines))[0] != "none"]
+    files = {"metrics": lines, "evaluations": run.evaluations()}
+    asked = [
+        check.of_steps(files[check.file]) for check in CHECKS if check.applies_to(run.config)
+    ]
+    known = [(state, text) for state, text in asked if state != "none"]
     states = {state for state, _ in known}
     worst = next((state for state in ("red", "amber", "green") if state in states), "none")
-    wrong = "; ".join(text for state, text in known if state != "green")
+    wrong = "; ".join(
+        text for worse in ("red", "amber") for state, text in known if state == worse
+    )
     if is_bad and not wrong:
         return "none", "not judged: the run did not end well"
     return worst, wrong or (

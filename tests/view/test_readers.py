@@ -25,7 +25,6 @@ from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.step_groups import groups_of
 from r3_openrlhf.view.app import create_app
 from r3_openrlhf.view.group_page import group_page, step_page, tokens_page
-from r3_openrlhf.view.health import CHECKS
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.problem_page import problem_page
 from r3_openrlhf.view.rendering import environment, json_block, render, signed
@@ -401,26 +400,3 @@ def test_the_assets_are_the_published_files():
     ):
         pytest.skip("npm reaches no registry, or one that refuses for now")
     assert done.returncode == 0, done.stderr
-
-
-# ── the strip ──
-
-
-@given(st.sampled_from(CHECKS), st.floats(1e-3, 1e3), st.floats(0.5, 2))
-def test_a_check_is_green_within_its_ends_and_red_beyond_the_wider_ones(check, value, scale):
-    """Independent of the order of the steps' first and last quarter for a mean; a ratio knows no unit."""
-    before = value if check.of == "mean" else 1.0
-    lines = [{"step": n, check.key: x} for n, x in enumerate([before] * 4 + [value] * 12)]
-    state, text = check.of_steps(lines)
-    (low, high), (least, most) = check.green, check.amber
-    assert least <= low < high <= most
-    assert state == (
-        "green" if low <= value <= high else "amber" if least <= value <= most else "red"
-    )
-    assert f"{low:g} to {high:g}" in text
-    if check.of == "ratio":
-        assert (
-            check.of_steps([line | {check.key: scale * line[check.key]} for line in lines])[0]
-            == state
-        )
-    assert check.of_steps([{"step": 1}])[0] == "none"  # absence is not zero
