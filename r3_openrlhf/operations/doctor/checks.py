@@ -29,6 +29,7 @@ from r3_openrlhf.machine.gpus import (
 )
 from r3_openrlhf.machine.ray_temporary import ray_temporary
 from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.operations.doctor import hub
 
 if TYPE_CHECKING:
     from r3_openrlhf.config import R3Config
@@ -459,10 +460,11 @@ def configuration(settings: tuple[str, ...]) -> tuple[R3Config | None, list[Line
 
 
 def paths(config: R3Config) -> list[Line]:
-    """Look at the model and the problems that are here, as `r3 train` does; the hub is not asked."""
+    """Look at the model and the problems that are here, as `r3 train` does, and ask the hub for the others."""
     try:
         from r3_openrlhf.problems.agents.environment import make_environment
-        from r3_openrlhf.problems.held_out import check_held_out_source
+        from r3_openrlhf.problems.files import is_on_the_hub
+        from r3_openrlhf.problems.held_out import check_held_out_source, held_out_data
         from r3_openrlhf.problems.sources import check_source
         from r3_openrlhf.runs.models.checks import check_own_code
         from r3_openrlhf.runs.models.locate import locate_model
@@ -491,7 +493,40 @@ def paths(config: R3Config) -> list[Line]:
     ):
         try:
             look()
-            lines.append(Line(what, value, "can be read"))
         except R3Error as error:
             lines.append(Line(what, value, "can be read", FAIL, str(error)))
+            continue
+        if what == "model.path":
+            is_hub_name = locate_model(value) == value and not Path(value).is_dir()
+            sources = [(what, value, config.model.revision)] if is_hub_name else []
+        elif config.is_agentic:
+            sources = []
+        else:
+            named = [(what, data) for data in config.data.parts.values()]
+            held_out = held_out_data(config)
+            if held_out is not None and held_out.path != config.data.path:
+                named.append(("held_out.path", held_out))
+            sources = [
+                (key, data.path, data.revision)
+                for key, data in named
+                if is_on_the_hub(data.path)
+            ]
+        if (what, value) not in [(key, path) for key, path, _ in sources]:
+            lines.append(Line(what, value, "can be read"))
+        kind: hub.Kind = "model" if what == "model.path" else "dataset"
+        lines += [on_the_hub(key, kind, path, revision) for key, path, revision in sources]
     return lines
+
+
+def on_the_hub(key: str, kind: hub.Kind, name: str, revision: str | None) -> Line:
+    """Judge a name on the hub: the hub or its cache has it; without an answer it is a note."""
+    answer, why = hub.ask(kind, name, revision=revision)
+    if answer == "there":
+        return Line(key, f"{name}: {why}", "on the hub")
+    if answer == "cached":
+        return Line(key, f"{name}: in the cache of the hub, which did not answer", "on the hub")
+    if answer == "refused":
+        remedy = f"{why}; correct {key}, or log in (hf auth login) if it is private"
+        return Line(key, f"{name}: the hub does not give it", "on the hub", FAIL, remedy)
+    remedy = f"{why}; without the hub, {key} must be a local path or in its cache"
+    return Line(key, f"{name}: not asked", "on the hub", NOTE, remedy)
