@@ -27,6 +27,8 @@ class ClusterConfig:
     vllm_max_num_seqs: int | None = number(None, min=1)
     # offload vLLM while training and DeepSpeed while sampling
     enable_sleep: bool = True
+    # minutes that a run waits until Ray has its GPUs, with a CPU each, free
+    placement_minutes: float = number(60, above=0)
     # cuda: refuse to start without it | auto: the CPU platform if CUDA is absent
     device: str = word("auto", Device)
 

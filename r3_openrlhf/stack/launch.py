@@ -69,7 +69,13 @@ from r3_openrlhf.stack.console import Console
 from r3_openrlhf.stack.failures import lost_actor, memory_kills, r3_error
 from r3_openrlhf.stack.imported import check_start
 from r3_openrlhf.stack.phases import Phase, under_way
-from r3_openrlhf.stack.ray_cluster import check_devices, hidden_gpus, ray_options, running_ray
+from r3_openrlhf.stack.ray_cluster import (
+    check_devices,
+    hidden_gpus,
+    limited_placement,
+    ray_options,
+    running_ray,
+)
 from r3_openrlhf.stack.start_checks import (
     check_checkpoint,
     check_context,
@@ -316,10 +322,12 @@ def _run_upstream(
     console.announce(Phase.RAY)
     with running_ray(options) as ray, patch.multiple(sys, argv=[MODULE, *arguments]):
         try:
-            for sentence in check_devices(ray.nodes(), config, platform):
+            own = not ray_address()
+            for sentence in check_devices(ray.nodes(), config, platform, own=own):
                 console.say(f"Warning: {sentence}")
             console.announce(Phase.ENGINE)  # upstream makes the engines first
-            runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+            with limited_placement(ray, config):
+                runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
         except Exception as error:
             if not isinstance(error, R3Error) and (lost := lost_actor(ray)) is not None:
                 raise lost from error

@@ -156,11 +156,17 @@ def ray_options(config: R3Config, platform: str) -> dict:
     return options
 
 
-def check_devices(nodes: list[dict], config: R3Config, platform: str) -> list[str]:
-    """Return sentences about the GPUs of Ray's nodes (`ray.nodes()`).
+def check_devices(
+    nodes: list[dict], config: R3Config, platform: str, *, own: bool = False
+) -> list[str]:
+    """Return a sentence if Ray's nodes (`ray.nodes()`) have too few GPUs, or CPUs next to them.
 
-    Raises ConfigError where the run would take the CPU platform on a cluster of GPUs. Ray names the
-    kind of a GPU that it finds itself ("accelerator_type:H100"); "GPU" alone may be bookkeeping.
+    Upstream asks for a bundle of one GPU and one CPU per rank (cli/train_ppo_ray.py:48). own: the
+    run has started this Ray, so no other node will join.
+
+    Raises ConfigError where the run would take the CPU platform on a cluster of GPUs, and where a
+    Ray of its own has too little. Ray names the kind of a GPU that it finds itself
+    ("accelerator_type:H100"); "GPU" alone may be bookkeeping.
     """
     resources = [node["Resources"] for node in nodes if node["Alive"]]
     kinds = sorted(
@@ -176,9 +182,43 @@ def check_devices(nodes: list[dict], config: R3Config, platform: str) -> list[st
             f"no CUDA device is visible on this machine, but Ray's nodes have {', '.join(kinds)}, and cluster.device is "
             f"{config.cluster.device}; use cluster.device=cuda"
         )
+    needed = config.cluster.num_ranks
     gpus = sum(found.get("GPU", 0) for found in resources)
-    if platform == "cuda" and gpus < config.cluster.num_ranks:
-        return [
-            f"the run needs {config.cluster.num_ranks} GPUs and Ray has {gpus:g} now; it waits until the others join"
-        ]
-    return []
+    bundles = sum(min(found.get("GPU", 0), found.get("CPU", 0)) for found in resources)
+    if gpus < needed:
+        shortage = f"the run needs {needed} GPUs and Ray has {gpus:g} now"
+        remedy = f"use cluster.gpus_per_node={gpus:g}"
+    elif bundles < needed:
+        shortage = f"the run needs {needed} CPUs, one next to each GPU, and Ray has {bundles:g} there now"
+        remedy = f"give the job more CPUs, or use cluster.gpus_per_node={bundles:g}"
+    else:
+        return []
+    if own:
+        raise ConfigError(f"{shortage}; {remedy}")
+    minutes = config.cluster.placement_minutes
+    return [
+        f"{shortage}; it waits until the others join, at most {minutes:g} minutes (cluster.placement_minutes)"
+    ]
+
+
+@contextlib.contextmanager
+def limited_placement(ray: ModuleType, config: R3Config) -> Iterator[None]:
+    """For the block, let `ready` of a placement group wait for cluster.placement_minutes, then raise
+    R3Error. Upstream waits for ever (cli/train_ppo_ray.py:50, vllm_engine.py:251, launcher.py:252)."""
+    from ray.util.placement_group import PlacementGroup
+
+    ready, minutes = PlacementGroup.ready, config.cluster.placement_minutes
+
+    def ready_in_time(group: PlacementGroup) -> object:
+        reference = ready(group)
+        done, _ = ray.wait([reference], timeout=minutes * 60)
+        if done:
+            return reference
+        free = ray.available_resources()
+        raise R3Error(
+            f"Ray had no room for {group.bundle_count} GPUs with a CPU each within {minutes:g} minutes; {free.get('GPU', 0):g} GPUs "
+            f"and {free.get('CPU', 0):g} CPUs are free now. End other jobs on this Ray, add nodes, or raise cluster.placement_minutes"
+        )
+
+    with patch.object(PlacementGroup, "ready", ready_in_time):
+        yield

@@ -36,6 +36,8 @@ WITH_SPACES = (
 )
 CORES_PER_GPU, CORES_OF_RAY = 4, 2  # engine, its scheduler, a rank, graders; Ray's own daemons
 CORES = ("--cpus-per-", "-c")  # options of sbatch
+# of them those that count the cores of a node's only task; sbatch takes --cpus-per-t for --cpus-per-task
+CORES_OF_TASK = re.compile(r"(?:--cpus-per-t[a-z]*[= ]*|-c[= ]*)(\d+)")
 ARRAY = ("--ar", "-a")  # as above; sbatch takes --ar for --array
 TEMPLATE = Path(__file__).parent / "templates" / "slurm.sh.j2"
 # What a job must have of the environment in which it was submitted, whatever the site's sbatch
@@ -99,11 +101,29 @@ def planned_gib(config: R3Config) -> int:
     return math.ceil(sum(plan.host_bytes.values()) / 2**30)
 
 
+def check_cores(job: SlurmJob, config: R3Config) -> None:
+    """Refuse fewer cores than GPUs of a node. Raises ConfigError.
+
+    Upstream asks Ray for a CPU next to each GPU (cli/train_ppo_ray.py:48), and would wait for ever."""
+    given = {"--cpus-per-task": job.cpus_per_task}
+    for option in job.sbatch_options:
+        if (found := CORES_OF_TASK.fullmatch(option)) is not None:
+            given[f"--sbatch={option}"] = int(found[1])
+    gpus = config.cluster.gpus_per_node
+    for option, cores in given.items():
+        if cores is not None and cores < gpus:
+            raise ConfigError(
+                f"{option} gives a node {cores} CPUs, but cluster.gpus_per_node is {gpus} and each GPU needs a CPU; "
+                f"use --cpus-per-task {cores_of(config)}, or leave it out"
+            )
+
+
 def ask_for_resources(job: SlurmJob, config: R3Config) -> str | None:
     """Set memory and cores of nodes with GPUs unless they are given: a site's default is often that
-    of one core. Returns a sentence if the memory is not known."""
+    of one core. Returns a sentence if the memory is not known. ConfigError: fewer cores than GPUs."""
     if config.cluster.device != Device.CUDA:
         return None
+    check_cores(job, config)
     given = [option.partition("=")[0] for option in job.sbatch_options]
     if (
         job.cpus_per_task is None

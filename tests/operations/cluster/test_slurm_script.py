@@ -89,6 +89,28 @@ def test_gpus_are_asked_for_where_the_experiment_needs_them(tmp_path):
     assert "gpus-per-node" not in header(dry_run(tmp_path).stdout)
 
 
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ("--cpus-per-task=2", "--cpus-per-task gives a node 2 CPUs"),
+        ("--sbatch=--cpus-per-task=3", "--sbatch=--cpus-per-task=3 gives a node 3 CPUs"),
+        ("--sbatch=-c1", "--sbatch=-c1 gives a node 1 CPUs"),
+        ("--cpus-per-task=4", None),
+        ("--sbatch=--cpus-per-gpu=1", None),
+    ],
+)
+def test_a_node_has_a_cpu_for_each_gpu(tmp_path, given, fault):
+    settings = ["experiment=r3_1p5b_deepscaler_8gpu", "cluster.gpus_per_node=4"]
+    result = r3("submit", "slurm", *settings, f"run_dir={tmp_path}/run", given, "--dry-run")
+    if fault is None:
+        assert result.exit_code == 0, result.stderr
+        return
+    assert result.exit_code == 1 and not (tmp_path / "run").exists()
+    (line,) = result.stderr.splitlines()
+    assert f"{fault}, but cluster.gpus_per_node is 4 and each GPU needs a CPU" in line
+    assert "use --cpus-per-task 18, or leave it out" in line
+
+
 def test_the_sites_file_gives_defaults_and_the_command_line_wins(tmp_path, monkeypatch):
     site = tmp_path / "site.yaml"
     site.write_text("partition: gpu\naccount: site\nray_args: --num-cpus=4\ntime: 24:00:00\n")
