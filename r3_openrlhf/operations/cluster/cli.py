@@ -160,12 +160,14 @@ def checked(settings: tuple[str, ...], nodes: int | None) -> tuple[R3Config, lis
 @click.option(
     "--mount", help="With --manifest: where the claim is mounted; run_dir is below it."
 )
+@click.option("--wait", is_flag=True, help="Wait for the job; exit with its exit code.")
 @click.option("--dry-run", is_flag=True, help="Print the job's command; submit nothing.")
 def ray(
     settings: tuple[str, ...],
     address: str | None,
     nodes: int | None,
     manifest: bool,
+    wait: bool,
     dry_run: bool,
     **kubernetes: str | None,
 ) -> None:
@@ -180,6 +182,8 @@ def ray(
 
     config, plain = checked(settings, nodes)
     plain.append(f"cluster.num_nodes={config.cluster.num_nodes}")
+    if wait and (manifest or dry_run):
+        raise ConfigError("--wait needs a job; leave out --manifest and --dry-run")
     if manifest:
         _print_manifest(config, plain, **kubernetes)
         return
@@ -200,6 +204,10 @@ def ray(
         f"  resume  the same command",
         err=True,
     )
+    if wait:
+        end = ray_jobs.wait(job, address=address)
+        click.echo(f"Error: {end.sentence}" if end.code else end.sentence, err=True)
+        sys.exit(end.code)
 
 
 def _print_manifest(config: R3Config, plain: list[str], **kubernetes: str | None) -> None:

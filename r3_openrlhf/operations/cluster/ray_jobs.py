@@ -1,10 +1,11 @@
 """`r3 submit ray`: a run as a job of a Ray cluster, by its dashboard; or a KubeRay manifest."""
 
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.operations.cluster import ClusterError
@@ -15,6 +16,15 @@ RUNNING = {"PENDING", "RUNNING"}
 # Ray's dashboard answers before the agent that starts jobs is there, and waits 10 s
 # (WAIT_AVAILABLE_AGENT_TIMEOUT). On a new cluster that is not always enough.
 AGENT_TRIES = 12
+PACE_S = 2.0  # between two looks at a job that is waited for
+LOOK_TRIES = 30  # without an answer: a minute, in which a head may start again
+
+
+class JobEnd(NamedTuple):
+    """How a job of Ray ended. code: the exit code of its command; never 0 unless Ray says SUCCEEDED."""
+
+    code: int
+    sentence: str
 
 
 def entrypoint(config: R3Config, settings: Sequence[str]) -> str:
@@ -49,6 +59,40 @@ def submit(
                     f"the Ray at {address} took no job: {str(error).splitlines()[0]}"
                 ) from error
     raise AssertionError("the last try returns or raises")
+
+
+def wait(job: str, *, address: str) -> JobEnd:
+    """Wait for the end of a job. Raises ClusterError if the dashboard no longer answers.
+
+    Of a stopped job Ray knows no exit code (job_supervisor.py:416): it is 1 here."""
+    client = connect(address)
+    failed_looks = 0
+    while True:
+        try:
+            info = client.get_job_info(job)
+        except (OSError, RuntimeError) as error:
+            failed_looks += 1
+            if failed_looks == LOOK_TRIES:
+                raise ClusterError(
+                    f"the Ray at {address} no longer answers about job {job}: {str(error).splitlines()[0]}"
+                ) from error
+        else:
+            failed_looks = 0
+            if info.status.is_terminal():
+                break
+        time.sleep(PACE_S)  # only the pace of asking
+    if info.status.value == "SUCCEEDED":
+        return JobEnd(0, f"job {job} succeeded")
+    if info.status.value == "STOPPED":
+        return JobEnd(1, f"job {job} was stopped; the same command resumes it")
+    code = info.driver_exit_code
+    if not code:
+        reason = (info.message or "Ray gives no reason").splitlines()[0]
+        return JobEnd(1, f"job {job} failed: {reason}")
+    if code < 0:  # by a signal, as a shell says it
+        code = 128 - code
+    logs = f"ray job logs --address {address} {job}"
+    return JobEnd(code, f"job {job} ended with {code}; `{logs}` prints its output")
 
 
 def connect(address: str):

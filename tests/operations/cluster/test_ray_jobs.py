@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jsonschema
@@ -131,6 +132,74 @@ def test_a_job_is_submitted_and_followed(dashboard, run, tmp_path):
     failed = submit(dashboard, tmp_path / "other", "model.path=/nowhere")
     assert "model.path is '/nowhere'" in followed(dashboard, failed)
     assert state(dashboard, failed.stdout.strip()) == "FAILED"
+
+
+# The program of a job: it ends with the code that its run directory is named after, or waits to be stopped.
+ENDS = f"""#!{sys.executable}
+import signal, sys
+ending = sys.argv[2].partition("=")[2].rpartition("/")[2]
+if ending == "stopped":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(85))
+    open(sys.argv[0] + ".waits", "w").close()
+    signal.pause()
+sys.exit(int(ending))
+"""
+
+
+@pytest.mark.slow
+def test_whoever_waits_for_a_job_is_told_how_it_ended(dashboard, tmp_path, monkeypatch):
+    """Ray's own commands end with 0 for a failed and for a stopped job."""
+    from r3_openrlhf.operations.cluster import ray_jobs
+
+    address, environment = dashboard
+    program = tmp_path / "r3"
+    program.write_text(ENDS)
+    program.chmod(0o755)
+    monkeypatch.setattr(
+        ray_jobs, "entrypoint", lambda config, _: f"{program} train run_dir={config.run_dir}"
+    )
+
+    def waited(ending, *arguments):
+        settings = ["experiment=cpu_smoke", f"run_dir={tmp_path}/{ending}"]
+        return r3("submit", "ray", *settings, "--address", address, "--wait", *arguments)
+
+    def code_of_ray(*arguments):
+        command = [BIN / "ray", "job", arguments[0], "--address", address, *arguments[1:]]
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=600)
+        return done.returncode
+
+    done = waited("0")
+    assert done.exit_code == 0 and f"job {done.stdout.strip()} succeeded" in done.stderr
+    failed = waited("85")
+    job = failed.stdout.strip()
+    last = failed.stderr.splitlines()[-1]
+    assert failed.exit_code == 85
+    assert last.startswith(f"Error: job {job} ended with 85; `ray job logs")
+    # what docs/cluster.md says of Ray's own commands
+    assert code_of_ray("status", job) == code_of_ray("logs", "--follow", job) == 0
+
+    def stop():
+        until((tmp_path / "r3.waits").exists, what="the job to wait")
+        client = ray_jobs.connect(address)
+        (number,) = [
+            job.submission_id for job in client.list_jobs() if not job.status.is_terminal()
+        ]
+        client.stop_job(number)
+
+    with ThreadPoolExecutor() as pool:
+        stopping = pool.submit(stop)
+        stopped = waited("stopped")
+        stopping.result()
+    assert stopped.exit_code == 1
+    sentence = f"Error: job {stopped.stdout.strip()} was stopped; the same command resumes it"
+    assert stopped.stderr.splitlines()[-1] == sentence
+    (tmp_path / "r3.waits").unlink()
+    with ThreadPoolExecutor() as pool:
+        stopping = pool.submit(stop)
+        attached = code_of_ray("submit", "--", str(program), "train", "run_dir=/stopped")
+        stopping.result()
+    assert attached == 0
+    assert "--wait needs a job" in waited("0", "--dry-run").stderr
 
 
 @pytest.mark.soak
