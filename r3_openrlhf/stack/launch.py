@@ -81,6 +81,7 @@ from r3_openrlhf.stack.start_checks import (
     check_context,
     check_places,
     gpu_warnings,
+    host_memory_warning,
     memory_warning,
 )
 from r3_openrlhf.stack.trackers import user_tracker
@@ -119,7 +120,8 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
             and flash_attention.is_missing()
         ):
             warnings.append(flash_attention.SLOWER)
-        warnings += filter(None, [memory_warning(config, model, platform=platform)])
+        for check in (memory_warning, host_memory_warning):
+            warnings += filter(None, [check(config, model, platform=platform)])
         arguments = checked_arguments(config, run, model, platform=platform)
         with held(run):
             run.error.unlink(missing_ok=True)

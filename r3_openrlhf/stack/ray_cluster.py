@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from types import ModuleType
@@ -10,8 +11,9 @@ from unittest.mock import patch
 import psutil
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.machine import every_process, shared_memory, stores
+from r3_openrlhf.machine import every_process, memory, shared_memory, stores
 from r3_openrlhf.machine.cpu import cpu_platform
+from r3_openrlhf.machine.places import SHARED_MEMORY
 from r3_openrlhf.machine.ray_start import patient_raylet
 from r3_openrlhf.machine.ray_temporary import private_directory, ray_temporary, sweep
 from r3_openrlhf.method.errors import ConfigError, R3Error
@@ -153,6 +155,11 @@ def ray_options(config: R3Config, platform: str) -> dict:
             )
         # cli/train_ppo_ray.py:26
         environment["NCCL_DEBUG"] = os.environ.get("NCCL_DEBUG", "WARN")
+        if not address:  # Ray would take 30% of the host's memory, also in a job that has less
+            free = shutil.disk_usage(SHARED_MEMORY).free
+            options["object_store_memory"] = memory.object_store_bytes(
+                free, memory.available_memory()
+            )
     return options
 
 

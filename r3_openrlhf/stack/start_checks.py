@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.machine import places
+from r3_openrlhf.machine import memory, places
 from r3_openrlhf.machine.gpus import expandable_segments, gpus_of_this_machine, taken_memory
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.history import witness
@@ -15,7 +15,7 @@ from r3_openrlhf.runs.models.model_config import read_config
 from r3_openrlhf.runs.planning.forecast import not_planned
 from r3_openrlhf.runs.planning.hardware import DEFAULT, GPUS
 from r3_openrlhf.runs.planning.shapes import shape_of
-from r3_openrlhf.runs.planning.verdict import check_split, start_check
+from r3_openrlhf.runs.planning.verdict import check_split, host_check, start_check
 from r3_openrlhf.stack.arguments import ray_address
 
 
@@ -124,3 +124,15 @@ def memory_warning(config: R3Config, model: str, *, platform: str) -> str | None
     if (setting := not_planned(config)) is not None:
         return f"memory was not checked: the plan does not know what {setting} takes"
     return start_check(config, shape, gpu)
+
+
+def host_memory_warning(config: R3Config, model: str, *, platform: str) -> str | None:
+    """Compare the plan's host memory with that of this machine or job: a sentence, or None where it fits
+    or is unknown (memory_warning says why)."""
+    if platform != "cuda" or not_planned(config) is not None or not gpus_of_this_machine():
+        return None
+    try:
+        shape = shape_of(model)
+    except ConfigError:
+        return None
+    return host_check(config, shape, GPUS[DEFAULT], memory.total_memory())

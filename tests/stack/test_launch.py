@@ -30,6 +30,7 @@ from r3_openrlhf.stack.start_checks import (
     check_context,
     check_places,
     gpu_warnings,
+    host_memory_warning,
     memory_warning,
 )
 
@@ -379,6 +380,20 @@ def test_a_start_on_cuda_asks_the_plan(monkeypatch, gib, settings, said):
     ):
         memory_warning(config, config.model.path, platform="cuda")
     assert memory_warning(config, config.model.path, platform="cpu") is None
+
+
+def test_a_start_on_cuda_knows_the_memory_of_its_job(monkeypatch):
+    config = load_config("r3_1p5b_deepscaler_8gpu", [])
+    gpu = Gpu(index="0", uuid="GPU-0", total=80 << 30, used=0)
+    monkeypatch.setattr(start_checks, "gpus_of_this_machine", lambda: [gpu])
+    monkeypatch.setattr(start_checks.memory, "total_memory", lambda: 10 * 2**30)
+    found = host_memory_warning(config, config.model.path, platform="cuda")
+    assert "GiB of host memory, and this machine or its job has 10.0; ask for more" in found
+    options = ray_options(config, "cuda")  # Ray takes 30% of the host's memory
+    assert options["object_store_memory"] <= 32 * 2**30
+    monkeypatch.setattr(start_checks.memory, "total_memory", lambda: 2000 * 2**30)
+    assert host_memory_warning(config, config.model.path, platform="cuda") is None
+    assert host_memory_warning(config, config.model.path, platform="cpu") is None
 
 
 def test_a_second_start_on_a_run_directory_is_refused(tmp_path):

@@ -6,10 +6,9 @@ import shutil
 from dataclasses import asdict
 from typing import Any
 
-import psutil
-
 from r3_openrlhf.config.words import Device
 from r3_openrlhf.machine.gpus import A_CONTEXT, GiB, gpus_of_this_machine
+from r3_openrlhf.machine.memory import total_memory
 
 MIN_SHARED_MEMORY = 64 * 2**20  # bytes; Ray's object store and NCCL live there
 MIN_OPEN_FILES = 1024
@@ -24,7 +23,7 @@ def look(*, gpus: int | None, device: str) -> dict[str, Any]:
         "shared_memory_free": shutil.disk_usage("/dev/shm").free,
         "open_files": hard,
         "cpus": len(os.sched_getaffinity(0)),
-        "memory": psutil.virtual_memory().total / GiB,
+        "memory": total_memory() / GiB,
     }
     return {**seen, "faults": faults(seen, gpus=gpus, device=device)}
 

@@ -13,17 +13,13 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
-
 from r3_openrlhf.machine import ray_start
+from r3_openrlhf.machine.memory import available_memory, object_store_bytes
 from r3_openrlhf.machine.ports import free_port
 from r3_openrlhf.operations.cluster import ClusterError
 
 NODE_LABEL = "r3-node"
 LOST = "Ray lost"  # how the watch's last line begins
-# Rollouts of a step go through Ray's object store, weights do not. Ray spills to disk.
-MAX_OBJECT_STORE = 32 * 2**30  # bytes
-MIN_OBJECT_STORE = 80 * 2**20  # Ray takes no less than 75 MiB (ray_constants)
 
 
 def node_address(name: str | None = None) -> str:
@@ -82,18 +78,10 @@ def start_command(
     # 0: workers' ports by the kernel, an agent's by us: jobs must not meet in Ray's ranges
     command += ["--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"]
     free = shutil.disk_usage("/dev/shm").free
-    command += [
-        f"--object-store-memory={object_store_bytes(free, psutil.virtual_memory().available)}"
-    ]
+    command += [f"--object-store-memory={object_store_bytes(free, available_memory())}"]
     if gpus is not None:
         command += [f"--num-gpus={gpus}"]
     return command + shlex.split(ray_args)  # of an option given twice Ray takes the last
-
-
-def object_store_bytes(shared_memory: int, memory: int) -> int:
-    """Bytes for a node with this much free /dev/shm and memory: half of the first (NCCL or another
-    job have the other), at most a fifth of the second and 32 GiB. Ray takes 30% of all memory."""
-    return max(MIN_OBJECT_STORE, min(shared_memory // 2, memory // 5, MAX_OBJECT_STORE))
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.errors import ConfigError
-from r3_openrlhf.runs.planning.forecast import memory_of
+from r3_openrlhf.runs.planning.forecast import make_plan, memory_of
 from r3_openrlhf.runs.planning.hardware import Gpu
 from r3_openrlhf.runs.planning.shapes import ModelShape
 
@@ -148,6 +148,18 @@ def start_check(config: R3Config, shape: ModelShape, gpu: Gpu) -> str | None:
             f"refuse that; {use}"
         )
     return f"the phase {worst.name} is expected to take {gib(worst.peak)} GiB of a GPU, which has {gib(gpu.memory_bytes)}; {use}"
+
+
+def host_check(config: R3Config, shape: ModelShape, gpu: Gpu, memory: int) -> str | None:
+    """Say that the plan's host memory is more than `memory`, the bytes of this machine or job; None: it
+    is not. The problems themselves count as nothing here."""
+    needed = sum(make_plan(config, shape, gpu, num_problems=1).host_bytes.values())
+    if needed <= memory:
+        return None
+    return (
+        f"the run is expected to take {gib(needed)} GiB of host memory, and this machine or its job has {gib(memory)}; "
+        "ask for more (--mem), or use fewer GPUs per node (r3 plan shows each part)"
+    )
 
 
 def gib(size: float) -> str:

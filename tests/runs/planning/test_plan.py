@@ -17,6 +17,7 @@ from r3_openrlhf.runs.planning.shapes import shape_of
 from r3_openrlhf.runs.planning.verdict import (
     check_split,
     fits,
+    host_check,
     missing_kv_cache,
     remedies,
     start_check,
@@ -262,6 +263,17 @@ def test_half_of_every_rate_is_at_most_twice_the_time():
     for phase, late in zip(planned(small()).phases, slow.phases, strict=True):
         assert 1.5 * phase.seconds < late.seconds < 3 * phase.seconds
         assert phase.name == "sync" or late.seconds <= 2.001 * phase.seconds
+
+
+def test_a_job_with_less_host_memory_than_the_plan_is_named():
+    needed = sum(planned(small()).host_bytes.values())
+    rows = planned(small()).host_bytes["rows in controller and object store"]
+    assert host_check(small(), SMALL, H100, needed) is None
+    sentence = host_check(small(), SMALL, H100, needed - rows - GiB)
+    assert sentence.startswith(
+        f"the run is expected to take {needed / GiB:.1f} GiB of host memory"
+    )
+    assert "ask for more (--mem)" in sentence
 
 
 def test_a_start_is_refused_only_for_what_is_sure():
