@@ -212,7 +212,7 @@ OURS = re.compile(
             r"[⠀-⣿] (starting|.*) [━╸╺ ]+ \d/(\d|\?) \d:\d\d:\d\d",  # the live line
             STEP_LINE,
             r"held-out problems after step \d: .*",
-            r"run: 3 steps",
+            r"run: 3 steps, finished",
             r"[┌│├└].*[┐│┤┘]",
             r"In /.*/run",
             r"Next:|r3 (view|show|eval|train|compare) .*",

@@ -42,7 +42,7 @@ def refuse_unknown_type(model: str, *, cause: Exception, **options: Any) -> None
     if not isinstance(model_type, str) or model_type in CONFIG_MAPPING:
         return
     raise ConfigError(
-        f"model.path is {model}, whose model_type {quoted(model_type)} Transformers "
+        f"the model {model} is of model_type {quoted(model_type)}, which Transformers "
         f"{version('transformers')} does not know; install a release that does, over the pinned "
         "ones (docs/install.md, Newer models)"
     ) from cause

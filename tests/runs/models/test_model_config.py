@@ -55,7 +55,7 @@ def test_the_commands_say_it(write_config, command, tmp_path, monkeypatch):
     result = r3(name, *rest, f"model.path={model}")
     said = result.stdout + result.stderr
     assert re.search(
-        r"whose model_type 'qwen9_exp' Transformers \S+ does not know; install", said
+        r"of model_type 'qwen9_exp', which Transformers \S+ does not know; install", said
     )
     assert "please report" not in said and "config.json, or one of" not in said
 
