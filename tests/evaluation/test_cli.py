@@ -152,7 +152,7 @@ def test_a_model_that_cannot_be_loaded_is_one_sentence(tmp_path, monkeypatch):
     for model, sentence in (
         (
             "model",
-            "Error: the model model is of model_type 'no_such_model', which Transformers",
+            f"Error: the model {tmp_path}/model is of model_type 'no_such_model', which",
         ),
         ("nobody/nothing", "Error: the tokenizer of nobody/nothing cannot be loaded"),
     ):
