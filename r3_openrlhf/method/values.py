@@ -181,6 +181,8 @@ def _array(spec: ArrayOf, name: str, value: object) -> np.ndarray:
         not given.size or spec.low <= given.min() and given.max() <= spec.high
     ):
         return np.ascontiguousarray(given)
+    if given.dtype.kind == "f" and given.dtype.itemsize < 8:
+        given = given.astype(np.float64)  # a bound of int32 is infinite in float16
     allowed = (given >= spec.low) & (given <= spec.high)  # NaN is not
     if np.dtype(spec.dtype).kind == "i":
         allowed &= given == np.floor(given)
