@@ -45,9 +45,8 @@ class Size:
     max_tokens: int = 8192
     mean_tokens: int = 3400
     few_problems: int = 0  # in all steps but the newest and those a whole number of epochs before it; 0: as in those
-    few_tokens: int = (
-        1  # of what a response has in a full step, in those others: one in so many
-    )
+    # of what a response has in a full step, in those others: one in so many
+    few_tokens: int = 1
 
     def is_full(self, step: int) -> bool:
         """Has the step all its problems?"""

@@ -19,9 +19,8 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
-USED_FOR_RULES = (
-    1548  # rows of DeepScaleR, in the order of seed 1, that the rules were looked at with
-)
+# rows of DeepScaleR, in the order of seed 1, that the rules were looked at with
+USED_FOR_RULES = 1548
 Case = tuple[str, str, str, str]  # kind, response, reference, problem
 
 

@@ -50,9 +50,8 @@ class R3PPOTrainer(PPOTrainerSync):
         self.correct_from, seed = options.pop("correct_from", 1.0), options.pop("seed", 0)
         self.r3 = R3(options, seed=seed)
         refuse(config, self.r3)
-        config.trainer.v1.trainer_mode = (
-            "sync"  # the word that verl's branches ask for (B:145, B:1499)
-        )
+        # the word that verl's branches ask for (B:145, B:1499)
+        config.trainer.v1.trainer_mode = "sync"
         if self.r3.settings.replay.enabled:
             config.actor_rollout_ref.actor.clip_ratio_c = self.r3.settings.replay.dual_clip
         super().__init__(config)

@@ -45,9 +45,8 @@ class Shares:
     truncated: float
     truncated_of_wrong: float | None  # of the wrong responses; None where none is wrong
     correct: float
-    earned: float | None = (
-        None  # of the right responses, by their steps; None where no world says what a right step is
-    )
+    # of the right responses, by their steps; None where no world says what a right step is
+    earned: float | None = None
 
 
 def shares(lab: Lab, labels: list[Label], *, n: int, seed: int = 0) -> Shares:

@@ -29,9 +29,8 @@ class TrainedRow:
     prompt_ids: np.ndarray
     response_ids: np.ndarray
     advantage: float
-    old_logprobs: np.ndarray | None = (
-        None  # None: the current policy's own, so that the ratio is 1
-    )
+    # None: the current policy's own, so that the ratio is 1
+    old_logprobs: np.ndarray | None = None
     recalled: bool = False
 
 

@@ -17,9 +17,8 @@ import sys
 import time
 from pathlib import Path
 
-INTERVAL_S = (
-    8.0  # between two plain lines: nobody waits for more than ten seconds without a word
-)
+# between two plain lines: nobody waits for more than ten seconds without a word
+INTERVAL_S = 8.0
 REFRESH_S = 1.0
 TAIL = 15  # lines of a failed step
 MAX_SHOWN = 60  # characters of what the command said last

@@ -15,9 +15,8 @@ from r3_openrlhf.comparison.intervals import (
 
 NOTHING = "–"
 FIRST = 4  # rows that answer the question; the others are read when somebody asks why
-HALF_WIDTH = (
-    0.02  # of an interval around a difference of accuracies: what a study is planned for
-)
+# of an interval around a difference of accuracies: what a study is planned for
+HALF_WIDTH = 0.02
 
 
 def comparison_table(comparison: Comparison) -> str:

@@ -58,17 +58,14 @@ class CodeTests(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, 
     # Python that decides where several outputs are right; run as `checker.py input.txt correct_output.txt
     # solution_output.txt` it prints 1 last
     checker: str | None = None
-    language: str = (
-        "python"  # or a word of reward.code.languages; never an import path, for safety
-    )
-    time_limit: float | None = (
-        None  # seconds for a test that needs more than reward.code.seconds_per_test
-    )
+    # or a word of reward.code.languages; never an import path, for safety
+    language: str = "python"
+    # seconds for a test that needs more than reward.code.seconds_per_test
+    time_limit: float | None = None
     memory_limit_mb: float | None = None  # the same for reward.code.memory_mb
     boxed_outputs: bool = False  # every output is a list around the value (APPS)
-    integer_keys: bool = (
-        False  # keys of dictionaries among the arguments are numbers, which JSON cannot say
-    )
+    # keys of dictionaries among the arguments are numbers, which JSON cannot say
+    integer_keys: bool = False
 
     @property
     def kind(self) -> str:

@@ -22,9 +22,8 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
 }
-MODEL_CODE = (
-    "R3_MODEL_CODE"  # environment variable of a run: "0" where no code of its model may run
-)
+# environment variable of a run: "0" where no code of its model may run
+MODEL_CODE = "R3_MODEL_CODE"
 
 
 def set_environment(values: Mapping[str, str] = ENVIRONMENT) -> None:

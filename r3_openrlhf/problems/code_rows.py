@@ -47,9 +47,8 @@ class Shape:
     name: str  # as the first page says it
     tests: str  # the column with the tests
     problem: tuple[str, ...]  # columns of which the first that is there holds the problem
-    read: Callable[[dict[str, Any]], CodeTests] | None = (
-        None  # None: the column has one of the forms of any_tests
-    )
+    # None: the column has one of the forms of any_tests
+    read: Callable[[dict[str, Any]], CodeTests] | None = None
     also: tuple[str, ...] = ()  # further columns without which it is another shape
 
 

@@ -24,9 +24,8 @@ WHOLE = 64  # rows at the beginning that have all columns
 MOST_NAMES = 20  # in a sentence
 # first bytes of files whose names do not say what they are -> what they are, and what to do
 FOREIGN = tomllib.loads(Path(__file__).with_name("foreign.toml").read_text(encoding="utf-8"))
-MAX_CELL = (
-    100_000_000  # characters of one cell, or bytes of one line; Python's own limit is 131,072
-)
+# characters of one cell, or bytes of one line; Python's own limit is 131,072
+MAX_CELL = 100_000_000
 MAX_UNPACKED, MAX_RATIO = 2**30, 100  # bytes of a packed file, or that many times its own
 
 

@@ -131,9 +131,8 @@ class RemoteGrader:
         self._urls = [url.rstrip("/").removesuffix(path) + path for url in config.urls]
         self._resting_until = dict.fromkeys(self._urls, 0.0)  # after a failure others go first
         self._turn = itertools.count(random.randrange(len(self._urls)))
-        self._session: aiohttp.ClientSession | None = (
-            None  # of the loop that grades, from its first request on
-        )
+        # of the loop that grades, from its first request on
+        self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asking: set[asyncio.Task[Outcome]] = set()
         self._is_closed = False

@@ -35,9 +35,8 @@ PHASES = {
 }
 
 POLL_S = 0.2  # between two ticks
-HEARTBEAT_S = (
-    8.0  # no one waits for more than ten seconds without a word, on a busy machine either
-)
+# no one waits for more than ten seconds without a word, on a busy machine either
+HEARTBEAT_S = 8.0
 
 
 class Display(contextlib.AbstractContextManager["Display"]):

@@ -22,9 +22,8 @@ from r3_openrlhf.runs.files import no_link
 
 # Saved, and to be started again: what HTCondor calls the exit code of a self-checkpointing job.
 GO_ON = 85
-DEADLINE = (
-    "R3_DEADLINE"  # environment variable: seconds since 1970 at which the job will be killed
-)
+# environment variable: seconds since 1970 at which the job will be killed
+DEADLINE = "R3_DEADLINE"
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 SAME_S = 1.0  # sooner ones are the same: Slurm signals run and agent
 LEAVING_S = 4.0  # for leaving at once; then what is left is killed

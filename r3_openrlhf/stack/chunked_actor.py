@@ -116,9 +116,8 @@ class LogprobHead:
                 f"use {KEY}=null"
             )
         self._layer, self._chunk_tokens = layer, chunk_tokens
-        self._wanted: tuple[torch.Tensor, float, bool] | None = (
-            None  # labels, temperature, entropy
-        )
+        # labels, temperature, entropy
+        self._wanted: tuple[torch.Tensor, float, bool] | None = None
         self._logits = layer.forward
         self.seconds = 0.0
         layer.forward = self._forward

@@ -11,9 +11,8 @@ from r3_openrlhf.rewards.exchange import Grade
 from r3_openrlhf.runs.endings import Ending, ending_of
 
 ENGINE = "engine: "
-NOT_FINITE = (
-    "log-probs not finite"  # in the place of a finish reason; its meaning is Ending.UNGRADED
-)
+# in the place of a finish reason; its meaning is Ending.UNGRADED
+NOT_FINITE = "log-probs not finite"
 
 
 def checked_logprobs(logprobs_TK: np.ndarray, finish_reason: str) -> tuple[np.ndarray, str]:

@@ -27,9 +27,8 @@ from peft.tuners.lora import Linear, LoraLayer
 
 from r3_openrlhf.method.errors import TrainingStopped
 
-ADAPTER = (
-    "default"  # the name that get_peft_model gives when it is told none (models/actor.py:188)
-)
+# the name that get_peft_model gives when it is told none (models/actor.py:188)
+ADAPTER = "default"
 # Below a saved model: PEFT's file next to the weights would make Transformers load the base
 FOLDER = "adapter"
 

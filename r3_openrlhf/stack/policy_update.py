@@ -46,9 +46,8 @@ from r3_openrlhf.stack.idle_rows import (
 )
 
 NO_ROWS = 1e-12  # upstream divides by the counts of a micro-batch (ppo_actor.py:219)
-RECALLED = (
-    "recalled"  # info of a row: 1 from the history, else 0; only where the loss asks for it
-)
+# info of a row: 1 from the history, else 0; only where the loss asks for it
+RECALLED = "recalled"
 
 
 # what upstream's setup_dynamic_batch sets (replay_buffer.py:146-181)

@@ -14,9 +14,8 @@ from r3_openrlhf.stack.environment import config_from_environment, on_cpu
 from r3_openrlhf.stack.rollout_executor import TOP_LOGPROBS
 
 DEFAULT_BATCHED_TOKENS = 8192
-WORKER_EXTENSION = (
-    "r3_openrlhf.stack.engine_worker.WorkerWrap"  # by its name: vLLM imports it elsewhere
-)
+# by its name: vLLM imports it elsewhere
+WORKER_EXTENSION = "r3_openrlhf.stack.engine_worker.WorkerWrap"
 MAX_SOCKET_PATH = 107  # Linux' limit (unix(7)) without the zero at its end
 UUID_CHARS = 36
 # trainer/ray/vllm_engine.py:37: the name is a Ray actor; this is the decorated class
@@ -57,9 +56,8 @@ class R3RolloutActor(UpstreamRolloutActor):
     and `logprobs_mode` only set with importance-sampling correction, otherwise the engine's
     log-probs are taken before the temperature and do not describe the sampling policy."""
 
-    policy_step: int | None = (
-        None  # optimizer steps of the weights in here; None: the caller knows
-    )
+    # optimizer steps of the weights in here; None: the caller knows
+    policy_step: int | None = None
 
     async def __init__(self, *args, **kwargs):
         keep_blocked()

@@ -98,9 +98,8 @@ class R3SamplesGenerator(SamplesGenerator):
         # of this step, by the label that carries its ids
         self._prefixes: dict[str, Prefix] = {}
         self.before_sampling: Callable[[], None] = lambda: None
-        self.values_of_prefixes: Callable | None = (
-            None  # by today's critic (experience_values.py)
-        )
+        # by today's critic (experience_values.py)
+        self.values_of_prefixes: Callable | None = None
         self._order: dict[tuple[str, str], int] = {}
         self._training = False
         self._cut_short = False  # did the budget end the last epoch before its time?

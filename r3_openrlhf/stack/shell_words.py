@@ -22,9 +22,8 @@ _HEREDOC = re.compile(
 _QUOTED = r"\"(?:\\.|[^\"\\])*\""
 _DEFAULT = rf"(?:[^{{}}\"]|{_QUOTED}|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})*"
 _FILLED = rf"\$\{{{_DEFAULT}\}}|\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
-_DOUBLE = (
-    rf"\"(?:\\.|{_FILLED}|[^\"\\])*+\""  # possessive: a quote that never ends is read once
-)
+# possessive: a quote that never ends is read once
+_DOUBLE = rf"\"(?:\\.|{_FILLED}|[^\"\\])*+\""
 _TOKEN = re.compile(
     r"(?P<comment>\#[^\n]*)|(?P<redirection>\d*[<>]+&?\s*[^\s;&|]*)|(?P<end>;;|&&|\|\||[;&|\n()])"
     rf"|(?P<word>(?:\\.|'[^']*'|{_DOUBLE}|{_FILLED}|[^\s'\"\\;&|<>()])+)|[^\S\n]+|.",

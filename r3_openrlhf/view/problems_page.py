@@ -17,9 +17,8 @@ MOST_ROWS = 2000  # of a page
 LOOKED_AT = 20  # newest steps whose verdicts are looked at
 TAIL = 400  # characters of a response that its last line is taken from
 SHORT = 10  # times shorter than the median of the right responses
-ROLLOUT = (
-    'count(DISTINCT coalesce(trajectory, "at"::VARCHAR)) FILTER'  # a trajectory counts as one
-)
+# a trajectory counts as one
+ROLLOUT = 'count(DISTINCT coalesce(trajectory, "at"::VARCHAR)) FILTER'
 VISITS = f"""uid, step, {ROLLOUT} (verdict = 'correct' AND context = 'plain') AS num_right,
     {ROLLOUT} (verdict <> 'ungraded' AND context = 'plain') AS num_graded,
     any_value(group_replay) FILTER (context = 'plain') AS group_replay,

@@ -103,9 +103,8 @@ class TokenValues:
     pieces: list[str]  # together they are the text
     ids: np.ndarray | None = None  # int32
     logprobs: np.ndarray | None = None  # of the sampled token, sampling policy, natural log
-    policy_logprobs: np.ndarray | None = (
-        None  # under the policy of this step, before its update
-    )
+    # under the policy of this step, before its update
+    policy_logprobs: np.ndarray | None = None
     entropies: np.ndarray | None = None  # nats, under the policy of this step
 
     def as_json(self, place: int, peak_fraction: float | None) -> dict[str, Any]:

@@ -15,9 +15,8 @@ ROWS = [
     7,
     12,
 ]
-LEARNING_RATE = (
-    1.0  # with adam.eps this large an Adam step is (nearly) learning rate times gradient
-)
+# with adam.eps this large an Adam step is (nearly) learning rate times gradient
+LEARNING_RATE = 1.0
 
 
 def arguments(

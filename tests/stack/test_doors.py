@@ -104,9 +104,8 @@ def python(code, *arguments, **environment):
 def opened_by(user, owner, *attempts, **environment):
     """What succeeded, and the errors of the rest."""
     place, modules = owner[1:4], owner[7:]
-    environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = (
-        "0"  # else Ray asks another address than this one
-    )
+    # else Ray asks another address than this one
+    environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     with python(STRANGER, str(user), *place, *attempts, **environment) as stranger:
         try:
             out, said = stranger.communicate("\n".join(modules), timeout=600)

@@ -12,9 +12,8 @@ from r3_openrlhf.rewards.exchange import Grade
 from tests.view.story import labels, respond
 
 SAMPLES = 8
-SURROGATE = (
-    "a lone \ud83d surrogate <b>bold</b>"  # which a model can write and UTF-8 cannot carry
-)
+# which a model can write and UTF-8 cannot carry
+SURROGATE = "a lone \ud83d surrogate <b>bold</b>"
 
 
 def write_evaluation(

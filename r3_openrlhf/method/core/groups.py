@@ -43,9 +43,8 @@ class RecallFate(Word):
     NOT_COLLAPSED = "not_collapsed"
     OFF = "off"  # replay.enabled=false
     FAILURES_OFF = "failures_off"  # all right, with replay.recall_failures=false
-    STARTS_ELSEWHERE = (
-        "starts_elsewhere"  # its rows begin where nothing that it could recall does
-    )
+    # its rows begin where nothing that it could recall does
+    STARTS_ELSEWHERE = "starts_elsewhere"
     RECALLED = "recalled"
     NEVER_SAMPLED = "never_sampled"  # no rollout of that verdict has ever been graded
     EVICTED = "evicted"  # all have left the store, or found no room in it

@@ -25,9 +25,8 @@ class Candidate:
     num_tokens: int  # of the response
     key: bytes  # digest of its content: equal contents have equal keys, in every store
     entropy: float | None = None  # mean token entropy, nats; None: not measured
-    logprob: float | None = (
-        None  # mean of its sampled tokens when it was sampled, nats; None: not known
-    )
+    # mean of its sampled tokens when it was sampled, nats; None: not known
+    logprob: float | None = None
 
 
 RecallOrder = Callable[[Sequence[Candidate], int, random.Random], Sequence[Candidate]]

@@ -39,13 +39,11 @@ class Site:
     mem: str | None = None  # of a node, as sbatch takes it: 200G; 0: all of it
     container: str | None = None  # a .sif file: Apptainer; anything else: pyxis
     mounts: str | None = None  # HOST:CONTAINER,... ; the run directory is added
-    prologue: str | None = (
-        None  # a file that the job sources first: modules, environment, proxies
-    )
+    # a file that the job sources first: modules, environment, proxies
+    prologue: str | None = None
     ray_args: str = ""  # further arguments of `ray start`
-    template: str | None = (
-        None  # instead of r3_openrlhf/operations/cluster/templates/slurm.sh.j2
-    )
+    # instead of r3_openrlhf/operations/cluster/templates/slurm.sh.j2
+    template: str | None = None
 
 
 def load_site() -> Site:

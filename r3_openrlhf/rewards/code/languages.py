@@ -19,16 +19,14 @@ class Language:
     file: str = "solution"  # the name of the program's file
     # directories besides /usr that the command reads and starts from
     paths: tuple[str, ...] = ()
-    packages: tuple[str, ...] = (
-        PACKAGES  # importable besides the standard library, where they are installed
-    )
+    # importable besides the standard library, where they are installed
+    packages: tuple[str, ...] = PACKAGES
     # those that are loaded once, before the first test
     preload: tuple[str, ...] = tuple(
         ["array", "copy", "queue", "statistics", "numpy", "numpy.random"]
     )
-    reserves_memory: bool = (
-        False  # much more than it uses: only use, looked at from time to time, is limited
-    )
+    # much more than it uses: only use, looked at from time to time, is limited
+    reserves_memory: bool = False
 
 
 def _of_user(path: str, found: object) -> Language:

@@ -61,9 +61,8 @@ class Call:
     (data.py)."""
 
     stdin: str | None = None  # a program's standard input
-    function: str | None = (
-        None  # or a function, or a method of `class Solution`, called with arguments
-    )
+    # or a function, or a method of `class Solution`, called with arguments
+    function: str | None = None
     arguments: tuple[Any, ...] = ()
     # or Python, in a process of its own, whose calls of the program are forwarded (asserts.py)
     test: str | None = None
@@ -91,9 +90,8 @@ class Outcome:
     # "crashed" (it ended by itself), "unavailable" (no verdict: no process, or none with a processor)
     status: str
     stdout: str = ""
-    value: str = (
-        ""  # what the function returned, as data.encode wrote it, or a test's `true` or `false`
-    )
+    # what the function returned, as data.encode wrote it, or a test's `true` or `false`
+    value: str = ""
     # type of the exception and line of the program, to be shown, as the program may have written it; nothing of a test
     detail: str = ""
     cpu_s: float = 0.0  # processor time
