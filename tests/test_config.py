@@ -28,7 +28,7 @@ from r3_openrlhf.config.loading import (
     load_config,
     presets,
 )
-from r3_openrlhf.config.with_environment import WITH_AN_ENVIRONMENT, typed
+from r3_openrlhf.config.with_environment import WITH_AN_ENVIRONMENT, as_typed
 from r3_openrlhf.method.core.estimators import ESTIMATORS
 from r3_openrlhf.method.core.losses import LOSSES
 from r3_openrlhf.method.errors import ConfigError
@@ -458,5 +458,5 @@ def test_hydras_grammar_is_there_for_other_keys_and_for_quotes(tmp_path, monkeyp
 @pytest.mark.parametrize("key", WITH_AN_ENVIRONMENT)
 def test_the_value_that_an_environment_asks_for_is_taken(key):
     """As it is typed: the remedy of the refusal is a command line."""
-    remedy = f"{key}={typed(WITH_AN_ENVIRONMENT[key].value)}"
+    remedy = f"{key}={as_typed(WITH_AN_ENVIRONMENT[key].value)}"
     assert load_config("agent_smoke", [remedy]).is_agentic

@@ -147,11 +147,11 @@ def _check_fixed_keys(c: R3Config) -> None:
         if value_of(c, key) != fixed.value:
             raise ConfigError(
                 f"agents.environment is {c.agents.environment} and {key} is set, but "
-                f"{fixed.why}; use {key}={typed(fixed.value)}"
+                f"{fixed.why}; use {key}={as_typed(fixed.value)}"
             )
 
 
-def typed(value: object) -> str:
+def as_typed(value: object) -> str:
     """Spell a value as it is typed behind a key."""
     if value is None:
         return "null"
