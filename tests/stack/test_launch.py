@@ -207,12 +207,9 @@ def test_a_cluster_of_gpus_is_never_taken_for_cpus(config):
     ):
         check_devices([head, h100], config, "cpu")
     assert check_devices([head, node(GPU=1.0)], config, "cpu") == []  # bookkeeping, as on CPUs
-    assert (
-        check_devices(
-            [head, node(alive=False, **{"accelerator_type:H100": 1.0})], config, "cpu"
-        )
-        == []
-    )
+    dead = node(alive=False, **{"accelerator_type:H100": 1.0})
+    (sentence,) = check_devices([head, dead], config, "cpu")
+    assert sentence.startswith("the run needs 1 GPUs and Ray has 0 now; it waits")
 
 
 def test_a_cluster_with_too_few_gpus_is_named(config):
