@@ -79,7 +79,7 @@ test: setup ## every test; GPU tests skip themselves
 test-fast: setup ## the tests that start no cluster
 	@python -m pytest $(SIDE_BY_SIDE) -m "not slow and not soak"
 
-soak: setup ## the reward service at full load: 256 clients, 5,000 items under SIGKILL, 10,000 fuzzed bodies; a run killed five times and one under 30 faults
+soak: setup ## the reward service at full load: 256 clients, 5,000 items under SIGKILL, 10,000 fuzzed bodies; a run killed five times and one under 30 faults; every architecture
 	@python -m pytest -m soak
 	@R3_TEST_KILLS=5 python -m pytest tests/stack/test_resume.py
 	@python benchmarks/chaos.py

@@ -22,6 +22,7 @@ SIZES |= {
     "tie_word_embeddings": False,
     "initializer_range": 0.05,
 }
+SOAK = pytest.mark.soak  # `make soak` runs every architecture
 PATCHES = {"PYTHONPATH": f"{ROOT / 'tests' / 'stack' / 'engine_patches'}:{ROOT}"}
 # three layers that carry a state and one of attention
 HEADS = {
@@ -37,16 +38,17 @@ EXPERTS = {"moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok":
 @pytest.mark.parametrize(
     ("kind", "more", "settings", "warning"),
     [
-        ("qwen3_moe", EXPERTS, (), None),
+        pytest.param("qwen3_moe", EXPERTS, (), None, marks=SOAK),
         ("qwen3_moe", EXPERTS, ZERO_3, None),
-        ("gemma3_text", {"sliding_window": 64}, (), None),
+        pytest.param("gemma3_text", {"sliding_window": 64}, (), None, marks=SOAK),
         ("gemma4_text", {"sliding_window": 64}, (), None),
         ("qwen3_5_text", HEADS, (), "carry a state from one token to the next"),
-        (
+        pytest.param(
             "olmo3",
             {"layer_types": ["full_attention"] * 2},
             ("train.adam_offload=true", *ZERO_3),
             None,
+            marks=SOAK,
         ),
     ],
 )

@@ -1,6 +1,6 @@
 """A run on two ranks that begins with imported successes of problems that the tiny model never solves, collects others, is trained
-on both before step 1, and begins groups with parts of them: killed after that, before its next checkpoint and after it, and started
-again with the same command."""
+on both before step 1, and begins groups with parts of them: killed after that and after its next checkpoint, and started again with
+the same command."""
 
 import json
 
@@ -63,6 +63,7 @@ def kill_at_step_0(run_dir, settings):
         run.wait_until(saved.is_file)
 
 
+@pytest.mark.soak
 def test_a_run_that_samples_ahead_is_trained_once_before_it_samples(tmp_path):
     run_dir = tmp_path / "run"
     settings = begun(tmp_path, "openrlhf.train.async_enable=true", "train.max_steps=2")
@@ -87,9 +88,8 @@ def test_what_a_run_begins_with_is_used_and_survives_kills(tmp_path):
     )
     settings = begun(tmp_path, *collected, "replay.imported.use=all", "train.max_steps=4")
     kill_at_step_0(run_dir, settings)
-    for step in (1, 3):
-        with Run(run_dir, *settings) as run:
-            run.wait_for_step(step)
+    with Run(run_dir, *settings) as run:
+        run.wait_for_step(3)
     train(run_dir, *settings)
     page = json.loads((run_dir / "first_page.json").read_text())["imported"]
     assert page[0] == "4 successes (file solved.jsonl) of 4 of 12 problems"

@@ -1,7 +1,8 @@
 """A run that is killed and continued ends with the weights, moments and history choices of the one that was not, to the last digit.
 
 With train.deterministic the engine samples again what it sampled before, so that this is the repeatability of a command, too.
-tests/stack/test_resume.py has the same of R³ with recorded rollouts and a run that is really killed."""
+tests/stack/test_resume.py has the same of R³ with recorded rollouts and a run that is really killed,
+test_ppo.py a run of PPO that is really killed. `make soak` compares the weights of all three runs."""
 
 import shutil
 
@@ -71,7 +72,14 @@ def as_killed(run_dir, copy, *, step):
     return copy
 
 
-@pytest.mark.parametrize("algo", RUNS)
+@pytest.mark.parametrize(
+    "algo",
+    [
+        pytest.param("grpo", marks=pytest.mark.soak),
+        pytest.param("ppo", marks=pytest.mark.soak),
+        "rrl",
+    ],
+)
 def test_a_run_that_was_killed_has_the_weights_of_one_that_was_not(tmp_path, algo):
     settings = (*RUNS[algo], "train.deterministic=true")
     whole = tmp_path / "whole"

@@ -166,9 +166,10 @@ def test_scancel_and_requeue_lose_no_step_and_the_same_script_continues(
 
 
 @pytest.mark.stack
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_real_stack_loses_no_step_to_scancel(slurm, run_dir):
-    """`r3 train` on CPUs, whose processes all get Slurm's SIGTERM. tests/stack/test_resume.py continues such a run."""
+    """`r3 train` on CPUs, whose processes all get Slurm's SIGTERM. tests/stack/test_resume.py continues
+    such a run, and the tests above have a smaller command in its place. `make cluster-check` has this one."""
     pytest.importorskip("vllm", reason="vLLM is not installed")
     job = slurm.submit(run_dir, "train.max_steps=1000", "checkpoint.save_steps=-1")
     until(lambda: steps_of(run_dir) or slurm.ended(job), what=lambda: log_of(run_dir, job))
