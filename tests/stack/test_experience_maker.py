@@ -91,6 +91,7 @@ def maker(cls, *, config=None, history=None, ranks=1):
     made.args = arguments(ranks)
     made.strategy = SimpleNamespace(args=made.args)
     made.advantage_estimator = "group_norm"
+    made.initial_model_group = made.critic_model_group = None
     made.kl_ctl = SimpleNamespace(value=0.0)
     made.tokenizer = SimpleNamespace(pad_token_id=0, decode=lambda ids, **kwargs: str(ids))
     made.config = config or config_with()
