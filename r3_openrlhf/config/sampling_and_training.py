@@ -74,7 +74,7 @@ class TrainConfig:
     micro_batch_size: int = number(1, min=1)
     # passes over a step's rollouts; ratios are against the policy before the first
     inner_epochs: int = number(1, min=1)
-    # rows whose advantage is 0 on each token have no gradient and skip the update; false: they pass through the model
+    # rows whose advantage is 0 on each token have no gradient and skip log-probs and update; false: they pass through the model
     skip_zero_advantage: bool = True
     # learning rate of Adam
     learning_rate: float = number(1e-6, above=0)

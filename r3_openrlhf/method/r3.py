@@ -475,13 +475,40 @@ class R3:
         Raises:
             TrainingStopped: a ranked row has neither entropies nor top-k bounds.
         """
-        ranking, advantage = self.settings.ranking, self.settings.advantage
+        ranking = self.settings.ranking
         batch.rank(
             self.rows_to_rank(batch),
             RANKING_SCORES[ranking.score],
             lambda row: self._statistics(row, entropy),
             max_reward=ranking.max_reward,
         )
+        self._set_advantages(batch)
+
+    def idle_rows(self, batch: MixedBatch) -> set[int]:
+        """Return the rows that get advantage 0, whatever the entropies that are still to be measured.
+
+        For a loop that passes the others alone through the model, after `recall` and before
+        `assign_advantages`."""
+        ranking, measured = self.settings.ranking, self.rows_to_measure(batch)
+        if measured and self.settings.estimator.reads("differing"):
+            return set()  # a ranked group may change the advantages of every other one
+        waiting = {batch.rows[i].group for i in measured}
+        decided = self.rows_to_rank(batch)
+        for group in waiting:
+            decided.pop(group, None)
+        batch.rank(
+            decided,
+            RANKING_SCORES[ranking.score],
+            lambda row: self._statistics(row, None),
+            max_reward=ranking.max_reward,
+        )
+        self._set_advantages(batch)
+        return {
+            row.index for row in batch.rows if row.group not in waiting and row.advantage == 0
+        }
+
+    def _set_advantages(self, batch: MixedBatch) -> None:
+        ranking, advantage = self.settings.ranking, self.settings.advantage
         batch.advantages(
             alpha=advantage.alpha,
             lam=advantage.std_eps,

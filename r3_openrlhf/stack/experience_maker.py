@@ -4,11 +4,12 @@ tensors.
 Answers trainer/ppo_utils/experience_maker.py: groups by `reshape(-1, n_samples_per_prompt)` (:284),
 which cannot hold mixed groups; micro-batches that need not divide evenly among ranks (:65-91)."""
 
+import copy
 import functools
 import itertools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import ray
@@ -18,6 +19,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 from r3_openrlhf.config import R3Config
+from r3_openrlhf.config.idle_rows import why_all_rows_stay
 from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.method.core.batch_metrics import trained_tokens
 from r3_openrlhf.method.core.estimators import EQ_3, ESTIMATORS, GroupEstimator
@@ -46,13 +48,15 @@ from r3_openrlhf.stack.experience_values import (
     rows_of,
     values_of_responses,
 )
+from r3_openrlhf.stack.idle_rows import is_idle, num_actions
 from r3_openrlhf.stack.policy_update import RECALLED
+from r3_openrlhf.stack.read_rows import drawn, passing, set_logprobs
 from r3_openrlhf.stack.step_metrics import entropy_metrics, extra_metrics
 from r3_openrlhf.stack.step_warnings import early_warnings, ungraded_sentence
 
 P99_FACTOR = 10  # limit on the 99th percentile of the gap, in limits on its mean
 SYNC_GAP, SYNC_P99 = "r3/sync/abs_logprob_gap", "r3/sync/p99_logprob_gap"
-SYNC_CLIP = "r3/sync/outside_clip_share"
+SYNC_CLIP, SYNC_ROWS = "r3/sync/outside_clip_share", "r3/sync/rows"
 
 
 class StockExperienceMaker(RemoteExperienceMaker):
@@ -85,7 +89,11 @@ class StockExperienceMaker(RemoteExperienceMaker):
                 stop.max_abs_logprob_gap."""
         batch = self._batch(rollout_samples)
         complete_ungraded(rollout_samples)
-        experiences = super().make_experience_batch(rollout_samples)
+        with torch.no_grad():  # as upstream does (:94)
+            unread = self._unread(rollout_samples, self._idle(rollout_samples))
+            passes = self._passes(rollout_samples, unread)
+            experiences = self._rejoined(rollout_samples, self.make_experience(passes), unread)
+            experiences = self.compute_advantages_and_returns(experiences)
         if self.advantage_estimator in ESTIMATORS:
             count_graded_alone(
                 experiences, rollout_samples, ESTIMATORS[self.advantage_estimator]
@@ -105,8 +113,62 @@ class StockExperienceMaker(RemoteExperienceMaker):
             self.r3.mark_states(
                 self.rollouts, values, step=self.step, explained=explained.get(EXPLAINED)
             )
-        self._report(batch, self._gaps(experiences, self.rollouts), explained)
+        self._report(batch, self._gaps(experiences, self.rollouts, unread), explained)
         return experiences
+
+    # ── which rows pass through the policy ──
+
+    @functools.cached_property
+    def _skips_idle(self) -> bool:
+        """Tell whether rows without a gradient leave the passes through the policy."""
+        others = (self.initial_model_group, self.critic_model_group)
+        return why_all_rows_stay(self.config) is None and others == (None, None)
+
+    def _idle(self, rollout_samples: list[Experience]) -> set[int]:
+        """Return the rows whose advantage upstream's estimator makes 0: tried on copies of one token."""
+        if not self._skips_idle or self.advantage_estimator not in ESTIMATORS:
+            return set()
+        copies = []
+        for number, sample in enumerate(rollout_samples):
+            copied = copy.copy(sample)
+            copied.index = [number]
+            copied.rewards = sample.rewards.clone()  # a length penalty is subtracted in place
+            copied.info = dict(sample.info)
+            copied.action_mask = sample.action_mask.amax(-1, keepdim=True)
+            copied.kl = torch.zeros(1, 1)
+            copies.append(copied)
+        self.compute_advantages_and_returns(copies)
+        count_graded_alone(copies, rollout_samples, ESTIMATORS[self.advantage_estimator])
+        return {number for number, copied in enumerate(copies) if is_idle(copied)}
+
+    def _unread(self, samples: list[Experience], idle: set[int]) -> set[int]:
+        """Return the rows that need not pass through the policy: those of `idle` but for a few that
+        are drawn, and rows without any action. samples: all rows of the step."""
+        if not idle or self.config.logging.token_values == TokenValues.ALL:
+            return set()
+        silent = {number for number, sample in enumerate(samples) if not num_actions(sample)}
+        compared = drawn(idle - silent, seed=self.config.train.seed, step=self.step)
+        return (idle | silent) - compared
+
+    def _passes(self, samples: list[Experience], unread: set[int]) -> list[Experience]:
+        """Lay out the micro-batches of the passes through the policy: all rows, or fewer."""
+        if not unread:
+            return self.split_rollout_samples(samples)
+        lengths = [int(sample.total_length.item()) for sample in samples]
+        for number, sample in enumerate(samples):
+            sample.index = [number]
+        numbers = passing(unread, lengths, ranks=effective_ranks(self.args))
+        return self._micro_batches([samples[number] for number in numbers])
+
+    def _rejoined(
+        self, samples: list[Experience], experiences: list[Experience], unread: set[int]
+    ) -> list[Experience]:
+        """Return the micro-batches of all rows, with the log-probs of those that passed."""
+        if not unread:
+            return experiences
+        numbers = [index for _, _, index in rows_of(experiences)]
+        set_logprobs(samples, experiences, numbers)
+        return self.split_rollout_samples(samples)
 
     def make_experience(self, samples_list: list[Experience]) -> list[Experience]:
         """Run upstream's forward passes. TrainingStopped: a log-prob of the policy is not finite; those of
@@ -125,6 +187,9 @@ class StockExperienceMaker(RemoteExperienceMaker):
         With train.dynamic_batch none exceeds rollout.max_tokens_per_gpu tokens, but for one row."""
         for i, sample in enumerate(rollout_samples):
             sample.index = [i]
+        return self._micro_batches(rollout_samples)
+
+    def _micro_batches(self, rollout_samples: list[Experience]) -> list[Experience]:
         ranks = effective_ranks(self.args)
         if self.args.train.dynamic_batch_enable:
             lengths = [int(sample.total_length.item()) for sample in rollout_samples]
@@ -211,10 +276,15 @@ class StockExperienceMaker(RemoteExperienceMaker):
             )
 
     def _gaps(
-        self, experiences: list[Experience], rollouts: Sequence[Rollout | None]
+        self,
+        experiences: list[Experience],
+        rollouts: Sequence[Rollout | None],
+        unread: Collection[int] = (),
     ) -> dict[str, float]:
-        """Measure the distance between actor and engine, as metrics. rollouts: of each row, None
-        where it is not fresh.
+        """Measure the distance between actor and engine, as metrics.
+
+        rollouts: of each row, None where it is not fresh. unread: rows that did not pass through
+        the policy, and are not compared.
 
         Where rollouts are sampled ahead, older weights explain a difference: the sync shows in rows
         of the current ones alone, and is not reported of a step that has none."""
@@ -222,19 +292,21 @@ class StockExperienceMaker(RemoteExperienceMaker):
             i: self.step - one.policy_step for i, one in enumerate(rollouts) if one is not None
         }
         clip = self.args.actor.eps_clip_low_high
+        compared = set(fresh) - set(unread)
         current = (
-            {index for index, lag in fresh.items() if lag == 0}
+            {index for index in compared if fresh[index] == 0}
             if self.config.is_async
-            else set(fresh)
+            else compared
         )
         found: dict[str, float] = {}
         if current or not self.config.is_async:
             gap = logprob_gap(experiences, current, clip=clip)
             found = {SYNC_GAP: gap.mean, SYNC_P99: gap.p99, SYNC_CLIP: gap.outside_clip}
+            found[SYNC_ROWS] = float(len(current))
         if not self.config.is_async:
             return found
         return found | {
-            "r3/async/abs_logprob_gap": logprob_gap(experiences, set(fresh), clip=clip).mean,
+            "r3/async/abs_logprob_gap": logprob_gap(experiences, compared, clip=clip).mean,
             "r3/async/mean_lag": sum(fresh.values()) / len(fresh) if fresh else 0.0,
             "r3/async/max_lag": float(max(fresh.values(), default=0)),
         }
@@ -298,7 +370,8 @@ class R3ExperienceMaker(StockExperienceMaker):
         measured = {row.index for row in rows} if config.measures_all_entropies else exact
         seconds["r3/time/batch_s"] = time.perf_counter() - started
 
-        samples_list = self.split_rollout_samples(samples)
+        unread = self._unread(samples, self._idle_rows(batch, rows, measured))
+        samples_list = self._passes(samples, unread)
         if measured:
             self._announce_entropy(
                 samples_list, {i for i, row in enumerate(rows) if row.index in measured}
@@ -307,6 +380,7 @@ class R3ExperienceMaker(StockExperienceMaker):
         found, seconds["r3/time/entropy_s"] = (
             self._exact_entropy(samples_list) if measured else ({}, 0.0)
         )
+        experiences = self._rejoined(samples, experiences, unread)
 
         started = time.perf_counter()
         self._entropies = {row.index: found[i] for i, row in enumerate(rows) if i in found}
@@ -315,12 +389,20 @@ class R3ExperienceMaker(StockExperienceMaker):
         )
         self._keep_policy_logprobs(experiences, rows)
         off_policy = self._set_old_logprobs(experiences, rows, batch)
-        gaps = self._gaps(experiences, [None if row.recalled else row.rollout for row in rows])
+        fresh = [None if row.recalled else row.rollout for row in rows]
+        gaps = self._gaps(experiences, fresh, unread)
         self._set_sampling_logprobs(experiences, rows)
         self._set_advantages(experiences, rows)
         seconds["r3/time/advantage_s"] = time.perf_counter() - started
         self._report(batch, gaps, {**off_policy, **seconds})
         return experiences
+
+    def _idle_rows(self, batch: MixedBatch, rows: list[Row], measured: set[int]) -> set[int]:
+        """Return the places in `rows` of fresh rows that have advantage 0 and are not measured."""
+        if not self._skips_idle:
+            return set()
+        idle = self.r3.idle_rows(batch) - measured
+        return {i for i, row in enumerate(rows) if row.index in idle and not row.recalled}
 
     # ── CCR ──
 

@@ -129,6 +129,7 @@ def maker_of(args) -> R3ExperienceMaker:
     """The maker's own layout of rows and advantages, without the groups of remote models behind it."""
     maker = R3ExperienceMaker.__new__(R3ExperienceMaker)
     maker.config = R3Config(run_dir="unused")
+    maker.initial_model_group = maker.critic_model_group = None
     maker.args, maker.tokenizer, maker.kl_ctl = (
         args,
         SimpleNamespace(pad_token_id=0),

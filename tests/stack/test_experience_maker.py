@@ -3,6 +3,7 @@
 Only the log-probs, which need models, are given: everything else is the real code of both.
 """
 
+import random
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -21,6 +22,7 @@ from r3_openrlhf.method.settings import ImportedSettings, RehearsalSettings
 from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict
 from r3_openrlhf.stack.experience_maker import R3ExperienceMaker, StockExperienceMaker
 from r3_openrlhf.stack.imported import measured
+from r3_openrlhf.stack.read_rows import drawn
 from tests.stack.mixed_rows import experience_of
 
 pytestmark = pytest.mark.stack
@@ -91,6 +93,7 @@ def maker(cls, *, config=None, history=None, ranks=1):
     made.args = arguments(ranks)
     made.strategy = SimpleNamespace(args=made.args)
     made.advantage_estimator = "group_norm"
+    made.initial_model_group = made.critic_model_group = None
     made.kl_ctl = SimpleNamespace(value=0.0)
     made.tokenizer = SimpleNamespace(pad_token_id=0, decode=lambda ids, **kwargs: str(ids))
     made.config = config or config_with()
@@ -512,3 +515,140 @@ def test_a_stock_estimator_keeps_prompts_and_what_is_asked_for():
         r["token_policy_logprob"] - r["token_logprob"] == pytest.approx(0.05, abs=2e-3)
         for r in made.records
     )
+
+
+# ── rows that nobody reads ──
+
+
+class Passing(Given):
+    """Remembers which rows passed through the policy, in which micro-batches. Its log-probs tell."""
+
+    gap = 0.05
+
+    def make_experience(self, samples_list):
+        self.passed = [list(samples.index) for samples in samples_list]
+        experiences = super().make_experience(samples_list)
+        for experience in experiences:
+            experience.info |= {
+                "kl": torch.zeros(len(experience.index)),
+                "logprobs_diff": torch.zeros(len(experience.index)),
+            }
+        return experiences
+
+    def _exact_entropy(self, samples_list):
+        found, seconds = super()._exact_entropy(samples_list)
+        passed = {index for batch in self.passed for index in batch}
+        return {i: values for i, values in found.items() if i in passed}, seconds
+
+
+class OursPassing(Passing, R3ExperienceMaker):
+    pass
+
+
+class StockPassing(Passing, StockExperienceMaker):
+    pass
+
+
+def drawn_groups(draw, *, ungraded=True):
+    """Groups that collapsed, mixed ones, some with truncated or ungraded responses."""
+    found = []
+    for number in range(draw.randint(2, 8)):
+        kind = draw.choice(["right", "wrong", "wrong", "mixed", "cut"])
+        for _ in range(G):
+            verdict = {"right": C, "mixed": draw.choice([C, W])}.get(kind, W)
+            if ungraded and draw.random() < 0.1:
+                verdict = U
+            # a right answer's reward has its length in it
+            tokens = tuple(range(3, 6 if kind == "right" else draw.randint(5, 12)))
+            cut = kind == "cut" and draw.random() < 0.7
+            found.append(sample(verdict, prompt=f"p{number}", tokens=tokens, truncated=cut))
+    return found
+
+
+def step_of(cls, draw, *, skips, ranks, dynamic):
+    draw = random.Random(draw)
+    stored = [sample(C, prompt=f"p{i}", tokens=(9, 9), step=2).r3_rollout for i in (0, 3)]
+    stock = cls is StockPassing
+    config = config_with(
+        **(OFF if stock else {}),
+        train={"skip_zero_advantage": skips},
+        reward={"max_ungraded_rate": 1.0},
+    )
+    history = None if stock else history_with(*stored)
+    made = maker(cls, history=history, config=config, ranks=ranks)
+    made.args.train.dynamic_batch_enable = dynamic
+    samples = drawn_groups(draw)
+    return made, samples, made.make_experience_batch(samples)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("cls", [OursPassing, StockPassing])
+@pytest.mark.parametrize(("ranks", "dynamic"), [(1, False), (2, False), (4, True)])
+def test_a_row_that_nobody_reads_does_not_pass_and_nothing_else_changes(
+    cls, seed, ranks, dynamic
+):
+    every, _, wanted = step_of(cls, seed, skips=False, ranks=ranks, dynamic=dynamic)
+    made, _, found = step_of(cls, seed, skips=True, ranks=ranks, dynamic=dynamic)
+    # the update's rows, micro-batches and advantages are the same
+    assert [one.index for one in found] == [one.index for one in wanted]
+    for name in ("sequences", "action_mask", "rollout_log_probs", "advantages", "rewards"):
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(getattr(one, name), getattr(other, name))
+    passed = {index for batch in made.passed for index in batch}
+    rows = list(
+        zip(by_row(found, "advantages"), by_row(found, "action_log_probs"), strict=True)
+    )
+    old = by_row(wanted, "action_log_probs")
+    silent = [not len(advantages) for advantages, _ in rows]
+    idle = [i for i, (advantages, _) in enumerate(rows) if not advantages.any()]
+    for number, (advantages, logprobs) in enumerate(rows):
+        if number in passed:
+            torch.testing.assert_close(logprobs, old[number])
+        else:
+            assert not advantages.any()
+    compared = [i for i in idle if i in passed and not silent[i]]
+    unread = [i for i in idle if i not in passed and not silent[i]]
+    assert bool(unread) <= bool(compared)  # the gap is measured on some of them
+    # every rank has as many passes, and no more rows pass than fill the ranks
+    assert len(made.passed) % ranks == 0
+    if not dynamic:
+        per_rank = len(made.passed) // ranks
+        sizes = [
+            sum(map(len, made.passed[rank * per_rank : (rank + 1) * per_rank]))
+            for rank in range(ranks)
+        ]
+        assert max(sizes) == min(sizes)
+    assert made.metrics["r3/sync/rows"] <= every.metrics["r3/sync/rows"]
+    assert made.metrics["r3/sync/abs_logprob_gap"] == pytest.approx(0.05, abs=1e-6)
+    different = {"r3/sync/rows"} | {key for key in made.metrics if key.startswith("r3/time/")}
+    for key in every.metrics.keys() - different:
+        assert made.metrics[key] == pytest.approx(every.metrics[key], rel=1e-5), key
+
+
+@pytest.mark.parametrize("cls", [OursPassing, StockPassing])
+def test_of_a_step_that_teaches_nothing_one_row_in_sixteen_passes(cls):
+    made = maker(cls, config=config_with(**OFF))
+    made.make_experience_batch([sample(W, prompt=f"p{i}") for i in range(10) for _ in range(G)])
+    assert sum(map(len, made.passed)) == 3 and made.metrics["r3/sync/rows"] == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "passed"),
+    [
+        ({}, 1),
+        ({"logging": {"token_values": "all"}}, 8),
+        ({"train": {"skip_zero_advantage": False}}, 8),
+        ({"train": {"kl_coef": 0.01}}, 8),
+    ],
+)
+def test_what_is_read_of_every_row_is_computed_of_every_row(settings, passed):
+    made = maker(StockPassing, config=config_with(**OFF | settings))
+    made.make_experience_batch(group(W, W, W, W) + group(W, W, W, W, prompt="q"))
+    assert sum(map(len, made.passed)) == passed
+
+
+def test_another_step_compares_other_rows():
+    rows = range(160)
+    lots = {step: drawn(rows, seed=1, step=step) for step in (1, 2)}
+    assert lots[1] != lots[2] and lots[1] == drawn(rows, seed=1, step=1)
+    assert len(lots[1]) == 10 and drawn([], seed=1, step=1) == set()

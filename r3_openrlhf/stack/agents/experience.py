@@ -60,8 +60,10 @@ class AgentExperienceMaker(R3ExperienceMaker):
         replayed: dict[str, float] = {}
         by_context[Context.PLAIN] = [*trajectories, *self._recalled]
         assign_advantages(batch, by_context, self.config.agents)
-        samples_list = self.split_rollout_samples(self._samples(batch, batch.rows, turns))
-        experiences = self.make_experience(samples_list)
+        samples = self._samples(batch, batch.rows, turns)
+        unread = self._unread(samples, self._idle_turns(batch))
+        experiences = self.make_experience(self._passes(samples, unread))
+        experiences = self._rejoined(samples, experiences, unread)
         self._keep_policy_logprobs(experiences, batch.rows)
         if self.config.keeps_history:
             replayed |= self._set_old_logprobs(experiences, batch.rows, batch)
@@ -69,9 +71,8 @@ class AgentExperienceMaker(R3ExperienceMaker):
                 "r3/agents/recalled": float(len(self._recalled)),
                 "r3/time/recall_s": self._recall_s,
             }
-        gaps = self._gaps(
-            experiences, [None if row.recalled else row.rollout for row in batch.rows]
-        )
+        fresh = [None if row.recalled else row.rollout for row in batch.rows]
+        gaps = self._gaps(experiences, fresh, unread)
         self._set_advantages(experiences, batch.rows)
         found = trajectory_metrics(trajectories, depth=self.config.agents.depth)
         if self.config.reflection.enabled:
@@ -87,6 +88,11 @@ class AgentExperienceMaker(R3ExperienceMaker):
             batch, gaps, {**found, **same, **replayed, "r3/agents/rows": float(len(batch.rows))}
         )
         return experiences
+
+    def _idle_turns(self, batch: MixedBatch) -> set[int]:
+        if not self._skips_idle:
+            return set()
+        return {row.index for row in batch.rows if row.advantage == 0 and not row.recalled}
 
     def kept_rollouts(self) -> list[Rollout]:
         """Whole trajectories: what is recalled is one of them."""
