@@ -320,7 +320,8 @@ class R3:
     ) -> MixedBatch:
         """Group the step's rollouts, recall for collapsed groups (CCR); `group.replay`: fate.
         `rows_of_recalled` maps recalled rollouts to rows, where one rollout is many rows."""
-        step, rollouts = read("step", int, step), read_rollouts(rollouts)
+        step = read("step", int, step)
+        rollouts = read_rollouts(rollouts, step=step)
         batch, replay = MixedBatch(rollouts, _group_ids(rollouts, groups)), self.settings.replay
         if replay.enabled and self.history is not None:
             batch.recall(
@@ -567,7 +568,8 @@ class R3:
     def remember(self, rollouts: Iterable[Rollout], *, step: int, epoch: int) -> None:
         """Store a step's rollouts in the history. `step` as in `mix`."""
         if self.history is not None:
-            self.history.commit_step(read("step", int, step) + 1, epoch, rollouts)
+            step = read("step", int, step)
+            self.history.commit_step(step + 1, epoch, read_rollouts(rollouts, step=step))
 
     def roll_back(self, step: int) -> None:
         """Delete what the history stored after `step`, before a run continues from there."""
