@@ -33,6 +33,7 @@ from r3_openrlhf.method.core.ranking import (
     below_successes,
     bounds_decide,
     ranked_rewards,
+    ranking_parts,
     score_rewards,
 )
 from r3_openrlhf.method.types import (
@@ -369,8 +370,10 @@ class MixedBatch:
             alpha: damps groups that recalled something, the others have eq. 1. lam: see
                 `group_advantages`.
             scope: of such a group, all rows (mixed_groups) or the recalled ones (off_policy_only).
-            guard: for ranked groups without a correct row. "no_std": R_i - mean, not divided by
-                the std. "centred": also shifts the rankings to mean 0, what a failure that is not
+            guard: for ranked groups without a correct row. "no_std": the ranking is not divided by
+                the std, and what is verified has the scale of any other group,
+                A_i = A(o)_i + p_i - mean(p), with the estimator's A(o) of the rows' own rewards.
+                "centred": also shifts the rankings to mean 0, what a failure that is not
                 ranked has; otherwise being truncated is worth R_max / 2 on average.
             success_scale: see `amplify_successes`.
             estimator: makes the advantages of a group, by default eq. 3.
@@ -381,15 +384,14 @@ class MixedBatch:
             AdvantageScope.checked("scope", scope),
             RankingGuard.checked("guard", guard),
         )
+        is_centred = guard is RankingGuard.CENTRED
         for group in self.groups:
             rows = [self.rows[i] for i in group.rows]
             rewards = [row.outcome_reward for row in rows]
             if group.ranking is RankingFate.RANKED:
                 correct = [row.rollout.verdict is Verdict.CORRECT for row in rows]
                 parts = [row.ranking_reward for row in rows]
-                rewards = ranked_rewards(
-                    rewards, parts, correct, centred=guard is RankingGuard.CENTRED
-                )
+                rewards = ranked_rewards(rewards, parts, correct, centred=is_centred)
             for row, reward in zip(rows, rewards, strict=True):
                 row.reward = reward
         differing = [
@@ -397,14 +399,12 @@ class MixedBatch:
         ]
         for group in self.groups:
             rows = [self.rows[i] for i in group.rows]
-            rewards = [row.reward for row in rows]
             correct = [row.rollout.verdict is Verdict.CORRECT for row in rows]
-            if (
-                guard is not RankingGuard.NONE
-                and group.ranking is RankingFate.RANKED
-                and not any(correct)
-            ):
-                values = mean_baseline(rewards)
+            is_ranked = group.ranking is RankingFate.RANKED
+            is_guarded = is_ranked and guard is not RankingGuard.NONE and not any(correct)
+            rewards = [row.outcome_reward if is_guarded else row.reward for row in rows]
+            if is_guarded and len(set(rewards)) == 1:
+                values = [0.0] * len(rows)
             else:
                 values = estimator.of(
                     rewards,
@@ -416,9 +416,13 @@ class MixedBatch:
                     lam=lam,
                     off_policy_only=scope is AdvantageScope.OFF_POLICY_ONLY,
                 )
+            if is_guarded:
+                parts = [row.ranking_reward for row in rows]
+                of_ranking = mean_baseline(ranking_parts(parts, centred=is_centred))
+                values = [a + b for a, b in zip(values, of_ranking, strict=True)]
             values = amplify_successes(values, correct, factor=success_scale)
             # alpha, the weight or an estimator may value a success below its reward
-            if group.ranking is RankingFate.RANKED:
+            if is_ranked:
                 values = below_successes(values, [row.ranked for row in rows], correct)
             for row, value in zip(rows, values, strict=True):
                 row.advantage = value

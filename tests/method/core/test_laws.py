@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
@@ -19,6 +20,7 @@ from tests.method.core.test_mixed_batch import recall, rollout
 C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
 # with ties
 TOKEN = RankingScore(lambda rollouts: [float(one.response_ids[2]) for one in rollouts])
+ALIKE = RankingScore(lambda rollouts: [0.0] * len(rollouts))
 
 # penalised, plain, or with a length reward
 success = st.sampled_from([0.25, 1.0, 1.0, 1.25, 1.9])
@@ -46,7 +48,7 @@ class Case:
     options: dict = field(default_factory=dict)
     max_reward: float = 0.5
 
-    def batch(self, order=None):
+    def batch(self, order=None, *, score=TOKEN):
         places = [(g, i) for g, (rows, _) in enumerate(self.groups) for i in range(len(rows))]
         rollouts = []
         for g, i in order or places:
@@ -62,7 +64,7 @@ class Case:
             ],
         )
         batch.rank(
-            batch.rows_to_rank(scope="truncated"), TOKEN, None, max_reward=self.max_reward
+            batch.rows_to_rank(scope="truncated"), score, None, max_reward=self.max_reward
         )
         batch.advantages(
             **{"alpha": 1.0, "lam": 0.0, "scope": "mixed_groups", "guard": "centred"}
@@ -216,6 +218,39 @@ def test_a_ranked_failure_keeps_its_pay_and_is_below_every_success(case):
                 assert min(parts) >= part - 1e-9
         if not right and not is_centred:
             assert parts == approx([one.ranking_reward for one in ranked])
+
+
+@given(cases)
+def test_who_is_ranked_leaves_verified_differences_at_their_scale(case):
+    """Without a success a ranking adds its own part, undivided, to what the rows have without one. With a success a failure
+    that is not ranked keeps its reward, unless a ranked one is paid like the success."""
+    is_centred = case.options["guard"] == "centred"
+    whole = [([(v, r, False) for v, r, _ in rows], old) for rows, old in case.groups]
+    batch, plain = case.batch(), replace(case, groups=whole).batch()
+    for group in batch.groups:
+        rows = [batch.rows[i] for i in group.rows]
+        ranked = [one for one in rows if one.ranked]
+        if not ranked:
+            continue
+        right = [one.outcome_reward for one in rows if one.rollout.verdict is C]
+        if right and max(one.outcome_reward for one in ranked) < min(right):
+            assert all(one.reward == one.outcome_reward for one in rows if not one.ranked)
+        if right or case.options["guard"] == "none":
+            continue
+        middle = fmean(one.ranking_reward for one in ranked) if is_centred else 0.0
+        parts = [one.ranking_reward - middle if one.ranked else 0.0 for one in rows]
+        for one, part in zip(rows, parts, strict=True):
+            expected = plain.rows[one.index].advantage + part - fmean(parts)
+            assert one.advantage == approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("num_truncated", [0, 1, 2, 4])
+def test_partial_credit_by_hand(num_truncated):
+    """Mean .475 and deviation .5485, however many responses were cut; their ranking is a tie."""
+    rows = [(W, paid, i < num_truncated) for i, paid in enumerate([0.95, 0.0, 0.95, 0.0])]
+    batch = Case([(rows, [])]).batch(score=ALIKE)
+    half = 0.75**0.5
+    assert [one.advantage for one in batch.rows] == approx([half, -half, half, -half])
 
 
 def is_ahead(one, other):
