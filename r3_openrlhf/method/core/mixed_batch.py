@@ -19,7 +19,7 @@ from dataclasses import astuple, dataclass, field
 
 import numpy as np
 
-from r3_openrlhf.method.core.advantages import amplify_successes
+from r3_openrlhf.method.core.advantages import amplify_successes, keep_order
 from r3_openrlhf.method.core.estimators import GROUP_NORM, GroupEstimator, mean_baseline
 from r3_openrlhf.method.core.groups import (
     GroupState,
@@ -364,7 +364,8 @@ class MixedBatch:
 
         Correct responses of different lengths have different rewards, so eq. 3 also separates the
         rows of an all-correct group. A ranked row has its own reward and its part of the ranking
-        (`ranked_rewards`). No ranked failure has an advantage above a success of its group.
+        (`ranked_rewards`). No ranked failure has an advantage above a success of its group, and no
+        other one above a success that is paid as much (`keep_order`).
 
         Args:
             alpha: damps groups that recalled something, the others have eq. 1. lam: see
@@ -403,25 +404,29 @@ class MixedBatch:
             is_ranked = group.ranking is RankingFate.RANKED
             is_guarded = is_ranked and guard is not RankingGuard.NONE and not any(correct)
             rewards = [row.outcome_reward if is_guarded else row.reward for row in rows]
+            is_apart = scope is AdvantageScope.OFF_POLICY_ONLY
+            facts = {
+                "correct": correct,
+                "recalled": [row.recalled for row in rows],
+                "num_tokens": [row.rollout.num_sampled_tokens for row in rows],
+                "differing": sum(differing) / len(differing),
+                "alpha": alpha if group.recalled else 1.0,
+                "lam": lam,
+            }
             if is_guarded and len(set(rewards)) == 1:
                 values = [0.0] * len(rows)
             else:
-                values = estimator.of(
-                    rewards,
-                    correct=correct,
-                    recalled=[row.recalled for row in rows],
-                    num_tokens=[row.rollout.num_sampled_tokens for row in rows],
-                    differing=sum(differing) / len(differing),
-                    alpha=alpha if group.recalled else 1.0,
-                    lam=lam,
-                    off_policy_only=scope is AdvantageScope.OFF_POLICY_ONLY,
-                )
+                values = estimator.of(rewards, **facts, off_policy_only=is_apart)
             if is_guarded:
                 parts = [row.ranking_reward for row in rows]
                 of_ranking = mean_baseline(ranking_parts(parts, centred=is_centred))
                 values = [a + b for a, b in zip(values, of_ranking, strict=True)]
+            plain = values
+            if is_apart and group.recalled:
+                plain = estimator.of(rewards, **facts, off_policy_only=False)
             values = amplify_successes(values, correct, factor=success_scale)
-            # alpha, the weight or an estimator may value a success below its reward
+            values = keep_order(values, plain, correct)
+            # an estimator may value a success below its reward
             if is_ranked:
                 values = below_successes(values, [row.ranked for row in rows], correct)
             for row, value in zip(rows, values, strict=True):

@@ -96,6 +96,21 @@ cases = st.builds(
 )
 
 
+failed_row = st.tuples(st.just(W), failure, st.booleans())
+failed_groups = st.lists(
+    st.tuples(
+        st.lists(failed_row, min_size=2, max_size=8),
+        st.sampled_from([[], [], [1.0], [1.9, 0.25]]),
+    ),
+    min_size=1,
+    max_size=2,
+)
+# all wrong, with and without stored successes
+failed_cases = st.builds(
+    Case, failed_groups, st.fixed_dictionaries(OPTIONS), st.sampled_from([0.1, 0.5, 0.9])
+)
+
+
 @given(cases, st.integers(0, 99), st.sampled_from([-2.0, 0.25, 5.0]))
 def test_order_and_a_shift_of_all_rewards_change_nothing(case, seed, shift):
     values = case.values()
@@ -144,9 +159,14 @@ def test_without_a_ranking_it_is_eq_3_for_a_group_that_recalled_and_eq_1_for_any
         rows = [batch.rows[i] for i in group.rows]
         plain = plain_advantages(rows, bool(group.recalled), case.options)
         extra = extra_of_a_success(rows, plain, case.options["success_scale"])
-        for one, value in zip(rows, plain, strict=True):
-            expected = value + extra if one.rollout.verdict is C else value
-            assert one.advantage == approx(expected, abs=1e-9)
+        expected = [
+            value + extra if one.rollout.verdict is C else value
+            for one, value in zip(rows, plain, strict=True)
+        ]
+        lower = most_above_a_success(rows, expected)
+        for one, value in zip(rows, expected, strict=True):
+            lowered = value if one.rollout.verdict is C else value - lower
+            assert one.advantage == approx(lowered, abs=1e-9)
         is_all_right = all(one.rollout.verdict is C for one in rows)
         if is_all_right and case.options["scope"] == "off_policy_only":
             assert sum(one.advantage for one in rows) == approx(0.0, abs=1e-9)
@@ -163,6 +183,14 @@ def plain_advantages(rows, has_recalled, options):
         alpha = options["alpha"] if has_recalled and in_scope else 1.0
         values.append((reward - mean) / (alpha * spread + options["lam"]))
     return values
+
+
+def most_above_a_success(rows, values):
+    """By how much a failure exceeds a success that is paid as much; 0: none does."""
+    pairs = list(zip(rows, values, strict=True))
+    right = [(one.outcome_reward, value) for one, value in pairs if one.rollout.verdict is C]
+    wrong = [(one.outcome_reward, value) for one, value in pairs if one.rollout.verdict is W]
+    return max([0.0] + [a - b for paid, a in wrong for least, b in right if paid <= least])
 
 
 def extra_of_a_success(rows, plain, scale):
@@ -187,6 +215,21 @@ def test_no_estimator_lifts_a_ranked_failure_above_a_success(case, estimator):
             [one.advantage for one in rows if one.rollout.verdict is C], default=math.inf
         )
         assert all(one.advantage <= least for one in rows if one.ranked)
+
+
+@given(cases | failed_cases, st.sampled_from(list(ESTIMATORS.values())))
+def test_no_failure_is_above_a_success_that_is_paid_as_much(case, estimator):
+    """Ranked or not, recalled or not, whatever alpha damps and whatever a success weighs."""
+    batch = replace(case, options=case.options | {"estimator": estimator}).batch()
+    for group in batch.groups:
+        rows = [batch.rows[i] for i in group.rows]
+        for success in (one for one in rows if one.rollout.verdict is C):
+            paid_less = [
+                one.advantage
+                for one in rows
+                if one.rollout.verdict is W and one.reward <= success.reward
+            ]
+            assert max(paid_less, default=-math.inf) <= success.advantage
 
 
 @given(cases)
@@ -220,7 +263,7 @@ def test_a_ranked_failure_keeps_its_pay_and_is_below_every_success(case):
             assert parts == approx([one.ranking_reward for one in ranked])
 
 
-@given(cases)
+@given(failed_cases)
 def test_who_is_ranked_leaves_verified_differences_at_their_scale(case):
     """Without a success a ranking adds its own part, undivided, to what the rows have without one. With a success a failure
     that is not ranked keeps its reward, unless a ranked one is paid like the success."""
