@@ -186,7 +186,9 @@ def test_every_group_says_what_became_of_it():
             rollout(W, uid="m"),
         ]
         r3 = R3(settings_of(replay__max_policy_lag=5), history=store)
-        batch = r3.mix(fresh, step=9, entropy=[np.full(2, 1.0)] * len(fresh))
+        # the second row of each problem has the higher peak and the lower mean
+        sharp = [np.array([1.0, 1.0]), np.array([0.0, 1.75])]
+        batch = r3.mix(fresh, step=9, entropy=sharp * (len(fresh) // 2))
         assert [(group.replay, group.ranking) for group in batch.groups] == [
             (RecallFate.RECALLED, RankingFate.RANKED),
             (RecallFate.EVICTED, RankingFate.RANKED),

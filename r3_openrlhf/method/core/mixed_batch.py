@@ -22,6 +22,7 @@ import numpy as np
 from r3_openrlhf.method.core.advantages import amplify_successes, keep_order
 from r3_openrlhf.method.core.estimators import GROUP_NORM, GroupEstimator, mean_baseline
 from r3_openrlhf.method.core.groups import (
+    WITH_REWARDS,
     GroupState,
     RankingFate,
     RecallFate,
@@ -62,6 +63,7 @@ class Row:
         trained: False where the row gives way to a recalled one (replay.mode = replace).
         outcome_reward: what the grader's verdict is worth.
         ranking_reward: by the order of the ranked failures, in [0, R_max]; None: not ranked.
+        tied: True if all rows of that order tie, so that nothing was ordered.
         reward: the value that the advantage was made of: the outcome reward, in a ranked group
             with its part of the ranking (`ranked_rewards`).
         old_logprobs: what the row's ratio is taken against, float32 [response tokens]; None: the
@@ -75,6 +77,7 @@ class Row:
     source: int | None = None
     trained: bool = True
     ranking_reward: float | None = None
+    tied: bool = False
     advantage: float = 0.0
     old_logprobs: np.ndarray | None = None
 
@@ -90,8 +93,8 @@ class Row:
 
     @property
     def ranked(self) -> bool:
-        """True if its reward has a part from a ranking."""
-        return self.ranking_reward is not None
+        """True if its group's ranking put it before or after another row."""
+        return self.ranking_reward is not None and not self.tied
 
     @property
     def fresh_source(self) -> int:
@@ -338,15 +341,14 @@ class MixedBatch:
             statistics = [entropy(self.rows[i]) for i in rows] if score.needs_entropy else []
             for rollout, statistic in zip(rollouts, statistics, strict=bool(statistics)):
                 rollout.entropy = statistic
+            scores = score.of(rollouts, statistics)
             group = self.groups[index]
-            group.ranking = RankingFate.RANKED
+            group.ranking = RankingFate.RANKED if len(set(scores)) > 1 else RankingFate.TIED
             group.entropy_source = statistics[0].source if statistics else None
-            for i, reward in zip(
-                rows,
-                score_rewards(score.of(rollouts, statistics), max_reward=max_reward),
-                strict=True,
-            ):
+            rewards = score_rewards(scores, max_reward=max_reward)
+            for i, reward in zip(rows, rewards, strict=True):
                 self.rows[i].ranking_reward = reward
+                self.rows[i].tied = group.ranking is RankingFate.TIED
 
     # ── eq. 3 ──
 
@@ -389,7 +391,7 @@ class MixedBatch:
         for group in self.groups:
             rows = [self.rows[i] for i in group.rows]
             rewards = [row.outcome_reward for row in rows]
-            if group.ranking is RankingFate.RANKED:
+            if group.ranking in WITH_REWARDS:
                 correct = [row.rollout.verdict is Verdict.CORRECT for row in rows]
                 parts = [row.ranking_reward for row in rows]
                 rewards = ranked_rewards(rewards, parts, correct, centred=is_centred)
@@ -401,7 +403,7 @@ class MixedBatch:
         for group in self.groups:
             rows = [self.rows[i] for i in group.rows]
             correct = [row.rollout.verdict is Verdict.CORRECT for row in rows]
-            is_ranked = group.ranking is RankingFate.RANKED
+            is_ranked = group.ranking in WITH_REWARDS
             is_guarded = is_ranked and guard is not RankingGuard.NONE and not any(correct)
             rewards = [row.outcome_reward if is_guarded else row.reward for row in rows]
             is_apart = scope is AdvantageScope.OFF_POLICY_ONLY
@@ -428,7 +430,8 @@ class MixedBatch:
             values = keep_order(values, plain, correct)
             # an estimator may value a success below its reward
             if is_ranked:
-                values = below_successes(values, [row.ranked for row in rows], correct)
+                has_reward = [row.ranking_reward is not None for row in rows]
+                values = below_successes(values, has_reward, correct)
             for row, value in zip(rows, values, strict=True):
                 row.advantage = value
         return [row.advantage for row in self.rows]

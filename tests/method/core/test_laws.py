@@ -272,16 +272,16 @@ def test_who_is_ranked_leaves_verified_differences_at_their_scale(case):
     batch, plain = case.batch(), replace(case, groups=whole).batch()
     for group in batch.groups:
         rows = [batch.rows[i] for i in group.rows]
-        ranked = [one for one in rows if one.ranked]
+        ranked = [one for one in rows if one.ranking_reward is not None]
         if not ranked:
             continue
         right = [one.outcome_reward for one in rows if one.rollout.verdict is C]
         if right and max(one.outcome_reward for one in ranked) < min(right):
-            assert all(one.reward == one.outcome_reward for one in rows if not one.ranked)
+            assert all(one.reward == one.outcome_reward for one in rows if one not in ranked)
         if right or case.options["guard"] == "none":
             continue
         middle = fmean(one.ranking_reward for one in ranked) if is_centred else 0.0
-        parts = [one.ranking_reward - middle if one.ranked else 0.0 for one in rows]
+        parts = [one.ranking_reward - middle if one in ranked else 0.0 for one in rows]
         for one, part in zip(rows, parts, strict=True):
             expected = plain.rows[one.index].advantage + part - fmean(parts)
             assert one.advantage == approx(expected, abs=1e-9)

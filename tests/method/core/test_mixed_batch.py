@@ -4,13 +4,15 @@ import random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pytest import approx
 
 from r3_openrlhf.method.core.advantages import group_advantages
 from r3_openrlhf.method.core.batch_metrics import batch_metrics
-from r3_openrlhf.method.core.groups import RecallFate
+from r3_openrlhf.method.core.groups import RankingFate, RecallFate
 from r3_openrlhf.method.core.mixed_batch import MixedBatch
-from r3_openrlhf.method.core.ranking import RANKING_SCORES
+from r3_openrlhf.method.core.ranking import RANKING_SCORES, RankingScore
 from r3_openrlhf.method.types import Context, EntropyStatistics, TurnFacts, Verdict
 from tests.method.history.samples import make_rollout
 
@@ -167,6 +169,27 @@ def test_only_truncated_rows_of_an_all_wrong_group_are_ranked():
     assert [row.ranking_reward for row in batch.rows[:4]] == [0.5, None, 0.25, 0.0]
     assert batch.rows_to_rank(scope="failed") == {0: [0, 1, 2, 3]}
     assert MixedBatch(rows[:2], ["g"] * 2).rows_to_rank(scope="truncated") == {}  # one alone
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 1)), min_size=2, max_size=6))
+def test_a_ranking_counts_only_where_it_orders_two_rows(rows):
+    """Each row: truncated or not, and its score."""
+    batch = MixedBatch([rollout(W, truncated=cut) for cut, _ in rows], ["g"] * len(rows))
+    found = batch.rows_to_rank(scope="truncated")
+    scores = [score for cut, score in rows if cut]
+    batch.rank(found, RankingScore(lambda _rollouts: scores), None, max_reward=0.5)
+    batch.advantages(**{**EQ3, "guard": "centred"})
+    fate, orders = batch.groups[0].ranking, len(set(scores)) > 1
+    if len(scores) < 2:
+        assert fate is RankingFate.TOO_FEW
+    else:
+        assert fate is (RankingFate.RANKED if orders else RankingFate.TIED)
+    metrics = batch_metrics(batch, step=0)
+    assert metrics["r3/ranking/groups"] == orders
+    assert metrics["r3/ranking/tied"] == (fate is RankingFate.TIED)
+    assert metrics["r3/ranking/rows"] == sum(row.ranked for row in batch.rows)
+    assert metrics["r3/ranking/rows"] == (len(scores) if orders else 0)
+    assert orders or not any(row.advantage for row in batch.rows)
 
 
 def test_the_guard_keeps_a_ranking_from_growing_to_full_size():
