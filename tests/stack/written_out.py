@@ -58,7 +58,10 @@ def r3(
 ):
     """Algorithm 1 between grading and the update, as METHOD sections 4, 6 and 11 have it."""
     groups = [[one for one in group if one.verdict is not U] for group in grouped(rollouts)]
-    groups = [group for group in groups if len(group) > 1]
+    # one graded row is a group where something joins it
+    groups = [
+        group for group in groups if len(group) > 1 or group and recalled_for(group, stored)
+    ]
     number = {}
     for group in groups:
         for one in group:

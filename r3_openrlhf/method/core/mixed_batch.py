@@ -150,7 +150,8 @@ class MixedBatch:
     """The graded rollouts of one step, in groups.
 
     An ungraded rollout leaves its group: it is neither trained on nor part of the statistics. A
-    group with fewer than two graded rollouts cannot be normalised and is left out as a whole.
+    group with fewer than two graded rollouts cannot be normalised and is left out as a whole, unless
+    `recall` adds stored ones of the opposite verdict to the only one.
 
     Args:
         rollouts: everything that was sampled this step.
@@ -165,6 +166,7 @@ class MixedBatch:
         self.groups: list[Group] = []
         self.num_ungraded = sum(r.verdict is Verdict.UNGRADED for r in rollouts)
         self.num_left_out_groups = 0
+        self._alone: list[int] = []  # the only graded rollouts of groups that are left out
         members: dict[Hashable, list[int]] = defaultdict(list)
         for index, group_id in enumerate(group_ids):
             members[group_id].append(index)
@@ -173,16 +175,16 @@ class MixedBatch:
             state = group_state([rollouts[i].verdict for i in graded])
             if state is GroupState.TOO_SMALL:
                 self.num_left_out_groups += 1
+                self._alone += graded
                 continue
-            group = Group(
-                uid=rollouts[graded[0]].uid,
-                context=rollouts[graded[0]].context,
-                rows=[],
-                state=state,
-            )
-            for i in graded:
-                self._add(group, len(self.groups), rollouts[i], source=i)
-            self.groups.append(group)
+            self._add_group(graded, state)
+
+    def _add_group(self, sources: Sequence[int], state: GroupState) -> None:
+        first = self.rollouts[sources[0]]
+        group = Group(uid=first.uid, context=first.context, rows=[], state=state)
+        for i in sources:
+            self._add(group, len(self.groups), self.rollouts[i], source=i)
+        self.groups.append(group)
 
     def _add(
         self, group: Group, number: int, rollout: Rollout, *, source: int | None = None
@@ -259,27 +261,30 @@ class MixedBatch:
         With `mode` "replace", as many fresh rows leave the ranking and the update as were recalled,
         never all of them. They stay in the group's statistics with their outcome reward.
 
+        With `mode` "add", a group with one graded rollout, which is no turn in an environment, is
+        asked for as well. It is a group from then on if anything is recalled.
+
         `group.replay` has the outcome for each group; it is NOT_CHOSEN where nothing was recalled.
 
         Raises:
             ValueError: the mode does not exist."""
         mode = ReplayMode.checked("mode", mode)
+        answers: dict[int, list[Rollout]] = {}  # place of a group -> what is recalled for it
+        if mode is ReplayMode.ADD:
+            answers = self._recall_for_alone(recall, failures=failures and not every)
         for index, group in enumerate(self.groups):
             opposite = opposite_verdict(group.state)
             verdict = Verdict.CORRECT if every else opposite
+            first = self.rows[group.rows[0]].rollout
             if verdict is None:
                 group.replay = RecallFate.NOT_COLLAPSED
             elif verdict is Verdict.WRONG and not failures:
                 group.replay = RecallFate.FAILURES_OFF
-            elif not self._takes(group, verdict):
+            elif not _takes(first, verdict):
                 group.replay = RecallFate.STARTS_ELSEWHERE
             else:
                 fresh = list(group.rows)
-                stored = (
-                    one
-                    for one in recall(group.uid, verdict)
-                    if group.context is Context.PLAIN or not one.origin
-                )
+                stored = answers.get(index) or _stored(recall, first, verdict)
                 group.recalled = [self._add(group, index, rollout).index for rollout in stored]
                 group.replay = RecallFate.RECALLED if group.recalled else RecallFate.NOT_CHOSEN
                 group.repaired = bool(group.recalled) and verdict is opposite
@@ -291,10 +296,26 @@ class MixedBatch:
                 for row in rng.sample(fresh, leave):
                     self.rows[row].trained = False
 
-    def _takes(self, group: Group, verdict: Verdict) -> bool:
-        if group.context in (Context.REFLECTION, Context.HINT):
-            return verdict is Verdict.CORRECT and self.rows[group.rows[0]].rollout.turn is None
-        return group.context is not Context.PREFIX
+    def _recall_for_alone(
+        self, recall: RecallFunction, *, failures: bool
+    ) -> dict[int, list[Rollout]]:
+        """Make groups of the only graded rollouts for which something is recalled. Returns place of
+        the group -> recalled rollouts."""
+        answers: dict[int, list[Rollout]] = {}
+        for source in self._alone:
+            rollout = self.rollouts[source]
+            is_right = rollout.verdict is Verdict.CORRECT
+            state = GroupState.ALL_CORRECT if is_right else GroupState.NONE_CORRECT
+            verdict = Verdict.WRONG if is_right else Verdict.CORRECT
+            is_wanted = rollout.turn is None and _takes(rollout, verdict)
+            if not is_wanted or (is_right and not failures):
+                continue
+            if stored := _stored(recall, rollout, verdict):
+                answers[len(self.groups)] = stored
+                self._add_group([source], state)
+        self.num_left_out_groups -= len(answers)
+        self._alone = []
+        return answers
 
     # ── SERR ──
 
@@ -435,6 +456,19 @@ class MixedBatch:
             for row, value in zip(rows, values, strict=True):
                 row.advantage = value
         return [row.advantage for row in self.rows]
+
+
+def _takes(fresh: Rollout, verdict: Verdict) -> bool:
+    """Tell whether stored rollouts of this verdict may join the group of a fresh one."""
+    if fresh.context in (Context.REFLECTION, Context.HINT):
+        return verdict is Verdict.CORRECT and fresh.turn is None
+    return fresh.context is not Context.PREFIX
+
+
+def _stored(recall: RecallFunction, fresh: Rollout, verdict: Verdict) -> list[Rollout]:
+    """Recall for the group of a fresh rollout; imported ones join plain groups alone."""
+    is_plain = fresh.context is Context.PLAIN
+    return [one for one in recall(fresh.uid, verdict) if is_plain or not one.origin]
 
 
 def topk_decides(rows: Sequence[Row]) -> bool:

@@ -94,6 +94,43 @@ def test_a_group_with_one_graded_rollout_is_left_out():
     assert [row.source for row in batch.rows] == [2, 3]
 
 
+@pytest.mark.parametrize("mode", ["add", "replace"])
+@given(
+    st.lists(st.lists(st.sampled_from([C, W, U]), min_size=1, max_size=4), max_size=4),
+    st.dictionaries(st.integers(0, 3), st.sampled_from([C, W])),
+)
+def test_a_group_is_left_out_only_where_nothing_can_be_compared(mode, verdicts, known):
+    """Groups of verdicts, and of some problems a stored verdict: one graded row is trained where its opposite is stored."""
+    rows = [rollout(v, uid=str(g)) for g, group_ in enumerate(verdicts) for v in group_]
+    batch = MixedBatch(rows, [row.uid for row in rows])
+    asked = []
+
+    def stored_of(uid, wanted):
+        asked.append(uid)
+        return [rollout(wanted, uid=uid)] if known.get(int(uid)) is wanted else []
+
+    recall(batch, stored_of, mode)
+    kept = {}
+    for g, group_ in enumerate(verdicts):
+        graded = [v for v in group_ if v is not U]
+        opposite = {(C,): W, (W,): C}.get(tuple(set(graded)))
+        joins = opposite is not None and known.get(g) is opposite
+        if len(graded) > 1 or (graded and joins and mode == "add"):
+            kept[str(g)] = len(graded) + joins
+    assert {one.uid: len(one.rows) for one in batch.groups} == kept
+    assert batch_metrics(batch, step=0)["r3/groups/left_out"] == len(verdicts) - len(kept)
+    assert len(asked) == len(set(asked))
+    # fresh rows come first, each once
+    fresh = [row.source for row in batch.rows if not row.recalled]
+    assert len(set(fresh)) == len(fresh)
+    assert [row.recalled for row in batch.rows] == sorted(row.recalled for row in batch.rows)
+    values = batch.advantages(**EQ3)
+    for group_ in batch.groups:
+        found = [values[i] for i in group_.rows]
+        differs = len({batch.rows[i].rollout.verdict for i in group_.rows}) > 1
+        assert any(found) == differs and sum(found) == approx(0, abs=1e-9)
+
+
 def test_a_row_knows_its_place_and_the_prompt_of_its_group():
     """A recalled row of another prompt is told from one of the group's own; a fresh row always has its own."""
     batch = MixedBatch(group(W, W) + group(C, W, uid="b"), ["g", "g", "h", "h"])
