@@ -151,6 +151,26 @@ def test_an_ungraded_row_and_what_a_group_recalls_change_no_other_value(case, st
     }
 
 
+@given(cases, st.lists(success, min_size=1, max_size=3), st.sampled_from(list(ESTIMATORS)))
+def test_a_recall_rescales_the_other_groups_with_gpg_alone(case, stored, name):
+    """gpg divides by the share of groups that differ, which a repaired group belongs to; no other estimator knows the step."""
+    whole = [([(v, r, False) for v, r, _ in rows], old) for rows, old in case.groups]
+    case = replace(case, groups=whole, options=case.options | {"estimator": ESTIMATORS[name]})
+    more = replace(case, groups=[(whole[0][0], whole[0][1] + stored), *whole[1:]])
+    before, after = case.values(), more.values()
+    shares = [share_that_differs(one.batch()) for one in (case, more)]
+    factor = shares[0] / shares[1] if name == "gpg" and all(shares) else 1.0
+    for key, value in before.items():
+        if key[0]:
+            assert after[key] == approx(factor * value, abs=1e-9)
+
+
+def share_that_differs(batch):
+    """Of the groups, those whose rewards are not all equal."""
+    differ = [len({batch.rows[i].reward for i in group.rows}) > 1 for group in batch.groups]
+    return sum(differ) / len(differ) if differ else 0.0
+
+
 @given(cases)
 def test_without_a_ranking_it_is_eq_3_for_a_group_that_recalled_and_eq_1_for_any_other(case):
     whole = [([(v, r, False) for v, r, _ in rows], old) for rows, old in case.groups]
