@@ -26,7 +26,14 @@ from r3_openrlhf.method.core.batch_metrics import batch_metrics
 from r3_openrlhf.method.core.groups import ABSENT, RecallFate, opposite_verdict
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row, topk_decides
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
-from r3_openrlhf.method.core.states import CUTS, by_value, choose_states, next_prefix, state_of
+from r3_openrlhf.method.core.states import (
+    CUTS,
+    by_value,
+    choose_states,
+    next_prefix,
+    state_of,
+    weights,
+)
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history.codec import state_digest
 from r3_openrlhf.method.history.records import RecallRequest
@@ -54,6 +61,8 @@ from r3_openrlhf.method.types import (
 from r3_openrlhf.method.values import read, read_rollouts, refusal
 
 DRAWN_PER_STATE = 4  # states drawn for each that is continued, where today's critic chooses
+# a problem with more continuations than this share of all graded rollouts is not continued
+MOST_OF_A_PROBLEM = 1 / 32
 FIRST_REFLECTION_EPOCH = 2  # [P]: epoch > 1
 REHEARSED_UP_TO = 0.25  # share of right rollouts of a problem whose stored success is rehearsed
 REHEARSAL_ADVANTAGE = 1.0  # a rehearsed row's ratio is 1: its log-prob's gradient
@@ -107,8 +116,11 @@ class R3:
     ) -> ChosenStates:
         """Choose the stored states that replace prompts in a batch of `count` groups.
 
+        At most one of each problem, and none of a problem whose continuations are more than
+        MOST_OF_A_PROBLEM of the run's rollouts.
+
         values_of: (stored responses, lengths of their prefixes) -> today's values by the critic,
-        which choose among the drawn where the cut is by value."""
+        which choose among the drawn where the cut is by value, with the problem's tries."""
         settings = self.settings.exploration.rrl
         wanted = min(round(settings.ratio * count), count - 1)
         if not settings.ratio or self.history is None:
@@ -118,16 +130,24 @@ class R3:
             for one in self.history.states(step=step)
             if one.num_tokens <= self._longest_prefix
         ]
+        tries: Counter[str] = Counter()
+        for (uid, _), (continued, _) in self.history.continuations().items():
+            tries[uid] += continued
+        most = MOST_OF_A_PROBLEM * self.history.num_graded
         todays = values_of if CUTS[settings.cut] is by_value else None
         num_drawn = wanted * (DRAWN_PER_STATE if todays else 1)
         drawn = choose_states(
-            known, count=num_drawn, rng=random.Random(f"{self.seed}/states/{step}")
+            [one for one in known if tries[one.uid] <= most],
+            count=num_drawn,
+            tries=tries,
+            rng=random.Random(f"{self.seed}/states/{step}"),
         )
         stored = [one.rollout for one in self.history.rollouts([one.row for one in drawn])]
         chosen = list(zip(drawn, stored, strict=True))
         if todays is not None and len(drawn) > wanted:
             values = todays(stored, [state.num_tokens for state in drawn])
-            best = sorted(range(len(drawn)), key=values.__getitem__, reverse=True)
+            by_weight = weights(drawn, values, tries)
+            best = sorted(range(len(drawn)), key=by_weight.__getitem__, reverse=True)
             chosen = [chosen[place] for place in best[:wanted]]
         metrics = {
             "r3/rrl/continued": float(len(chosen)),
@@ -320,7 +340,8 @@ class R3:
     ) -> MixedBatch:
         """Group the step's rollouts, recall for collapsed groups (CCR); `group.replay`: fate.
         `rows_of_recalled` maps recalled rollouts to rows, where one rollout is many rows."""
-        step, rollouts = read("step", int, step), read_rollouts(rollouts)
+        step = read("step", int, step)
+        rollouts = read_rollouts(rollouts, step=step)
         batch, replay = MixedBatch(rollouts, _group_ids(rollouts, groups)), self.settings.replay
         if replay.enabled and self.history is not None:
             batch.recall(
@@ -594,7 +615,8 @@ class R3:
     def remember(self, rollouts: Iterable[Rollout], *, step: int, epoch: int) -> None:
         """Store a step's rollouts in the history. `step` as in `mix`."""
         if self.history is not None:
-            self.history.commit_step(read("step", int, step) + 1, epoch, rollouts)
+            step = read("step", int, step)
+            self.history.commit_step(step + 1, epoch, read_rollouts(rollouts, step=step))
 
     def roll_back(self, step: int) -> None:
         """Delete what the history stored after `step`, before a run continues from there."""

@@ -158,7 +158,7 @@ class RankingSettings(Section, prefix="ranking."):
     # exact: from the actor's logits; topk: bounds from the engine's 20 largest logits per token; auto: exact only
     # if the bounds do not decide
     entropy_source: str = word("exact", EntropySource)
-    # centred: a ranking has mean 0, and a ranked group without a success is not scaled to unit std; no_std: the
+    # centred: a ranking has mean 0, and in a group without a success it is not scaled by the std; no_std: the
     # second only; none: the paper's formulas [P]
     guard: str = word("centred", RankingGuard)
 

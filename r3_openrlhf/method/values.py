@@ -28,9 +28,10 @@ def read(name: str, hint: object, value: object) -> Any:
     return _reader(hint)(name, value)
 
 
-def read_rollouts(rollouts: Iterable[Rollout]) -> list[Rollout]:
+def read_rollouts(rollouts: Iterable[Rollout], *, step: int | None = None) -> list[Rollout]:
     """Check the rollouts of a step, each field converted to its type in place.
 
+    step: optimizer steps done so far: no rollout was sampled by later weights. None: not known.
     InvalidValue: the first field that cannot be trained on or stored."""
     if not isinstance(rollouts, Iterable):
         raise refusal("rollouts", rollouts, "a list of Rollout")
@@ -41,7 +42,7 @@ def read_rollouts(rollouts: Iterable[Rollout]) -> list[Rollout]:
         try:
             for name, reader in _readers(Rollout):
                 setattr(rollout, name, reader(name, getattr(rollout, name)))
-            for name, instead in _contradictions(rollout):
+            for name, instead in _contradictions(rollout, step=step):
                 raise refusal(name, getattr(rollout, name), instead)
         except InvalidValue as error:
             raise InvalidValue(
@@ -55,12 +56,14 @@ def refusal(name: str, value: object, instead: str) -> InvalidValue:
     return InvalidValue(f"{name} is {quoted(value)}; use {instead}")
 
 
-def _contradictions(rollout: Rollout) -> Iterator[tuple[str, str]]:
+def _contradictions(rollout: Rollout, *, step: int | None) -> Iterator[tuple[str, str]]:
     """Yield each field that others contradict, and what to use instead."""
     length = rollout.num_tokens
     is_imported = rollout.context is Context.IMPORTED
     if _has_surrogates(rollout.uid):
         yield "uid", "valid Unicode"
+    if step is not None and rollout.policy_step > step:
+        yield "policy_step", f"at most {step}, the optimizer steps done so far"
     if rollout.verdict is not Verdict.UNGRADED and not length:
         yield "response_ids", "at least one token, the end mark, or the verdict ungraded"
     if not rollout.has_logprobs:

@@ -77,11 +77,14 @@ def _group(uid: str, context: Context, rows: list[Row], step: int) -> StepGroup:
     rollouts = _first_turns(fresh)
     correct = _with_verdict(rollouts, Verdict.CORRECT)
     wrong = _with_verdict(rollouts, Verdict.WRONG)
+    verdicts = [row["verdict"] for row in rollouts]
+    # one graded row is a group with what was recalled for it
+    state = group_state(verdicts * 2 if recalled else verdicts)
     return StepGroup(
         uid=uid,
         context=context,
         rows=rows,
-        state=STATES[group_state(row["verdict"] for row in rollouts)],
+        state=STATES[state],
         num_fresh=len(rollouts),
         num_correct=len(correct),
         num_wrong=len(wrong),

@@ -1,6 +1,7 @@
 """A loop of one's own may hand over anything: it is taken as it is meant, or one sentence says what is wrong."""
 
 import dataclasses
+import functools
 import typing
 from types import SimpleNamespace
 
@@ -143,6 +144,22 @@ def test_every_field_is_taken_exactly_or_refused_by_name(path, value):
             "a", "wrong", k=9, step=1, max_policy_lag=2**60, contexts=tuple(Context)
         ):
             assert found.rollout.response_logprobs.max() <= 1e-4
+
+
+@given(st.integers(0, 9), st.integers(0, 9))
+def test_no_rollout_is_of_weights_that_do_not_exist_yet(policy_step, step):
+    """Its age would be below 0, and it would outlive replay.max_policy_lag."""
+    rows = group("policy_step", value=policy_step)
+    sentence = rf"^rollouts\[2\] of problem 'a': policy_step is '?{policy_step}'?; use at most {step}, "
+    settings = R3Settings(ranking=RankingSettings(score="logprob"))
+    with HistoryStore.open(":memory:") as history:
+        r3 = R3(settings, history=history)
+        for call in (r3.mix, functools.partial(r3.remember, epoch=1)):
+            if policy_step <= step:
+                call(rows, step=step)
+                continue
+            with pytest.raises(R3Error, match=sentence):
+                call(rows, step=step)
 
 
 ROLLOUT = make_rollout("a", turns=(3,))

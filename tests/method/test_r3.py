@@ -1,10 +1,11 @@
 """The step that every loop makes: what the settings decide, on rows that can be worked out by hand."""
 
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import approx
 
@@ -186,7 +187,9 @@ def test_every_group_says_what_became_of_it():
             rollout(W, uid="m"),
         ]
         r3 = R3(settings_of(replay__max_policy_lag=5), history=store)
-        batch = r3.mix(fresh, step=9, entropy=[np.full(2, 1.0)] * len(fresh))
+        # the second row of each problem has the higher peak and the lower mean
+        sharp = [np.array([1.0, 1.0]), np.array([0.0, 1.75])]
+        batch = r3.mix(fresh, step=9, entropy=sharp * (len(fresh) // 2))
         assert [(group.replay, group.ranking) for group in batch.groups] == [
             (RecallFate.RECALLED, RankingFate.RANKED),
             (RecallFate.EVICTED, RankingFate.RANKED),
@@ -458,6 +461,68 @@ def test_todays_critic_chooses_among_the_drawn():
             chosen = r3.states(count=4, step=1, values_of=values_of).uids
             assert len(chosen) == 2 and len(asked) == (8 if cut == "value" else 0)
         assert sorted(map(int, chosen)) == sorted(asked)[-2:]
+
+
+def test_todays_critic_passes_over_what_was_tried():
+    """Ranks 2 and 1 of 2, so weights 1 and 1/2. After 2 continuations the best has 1/3; after 1 the other has 1/4."""
+    values = {"a": 9.0, "b": 0.5}
+    chosen = []
+    with HistoryStore.open(":memory:") as store:
+        others = [failure(f"other {i}", [8, 9]) for i in range(97)]
+        found = [failure(uid, [i, 5, 6]) for i, uid in enumerate(values)]
+        for one in found:
+            one.state = PromisingState(num_tokens=2, value=0.5)
+        store.commit_step(1, 1, [*found, *others])
+        for step, number in ((1, 2), (2, 1), (3, 1)):
+            r3 = R3(settings_of(exploration__rrl__ratio=0.5), history=store)
+            (prefix,) = r3.states(
+                count=2, step=step, values_of=lambda rows, _: [values[one.uid] for one in rows]
+            ).prefixes
+            uid = prefix.state.uid
+            chosen.append(uid)
+            given = [*prefix.ids.tolist(), 7]
+            store.commit_step(
+                step + 1, 1, [failure(uid, [*given, step, i], given=2) for i in range(number)]
+            )
+    assert chosen == ["a", "b", "a"]
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.integers(1, 4),
+    st.integers(1, 8),
+    st.integers(1, 8),
+    st.sampled_from(["value", "random"]),
+    st.integers(0, 9),
+)
+def test_no_problem_takes_more_than_its_share_of_the_run(problems, size, others, cut, seed):
+    """However few problems have a state, and however the critic prefers one: a group more than 1/32 of the rollouts at most."""
+    uids = [str(i) for i in range(problems)]
+    with HistoryStore.open(":memory:") as store:
+        continued = Counter()
+        for step in range(12):
+            keys = dict(exploration__rrl__ratio=0.9, exploration__rrl__cut=cut)
+            r3 = R3(settings_of(**keys), history=store, seed=seed)
+            chosen = r3.states(
+                count=others + 1,
+                step=step,
+                values_of=lambda rows, _: [float(one.uid == "0") for one in rows],
+            ).prefixes
+            assert len({one.state.uid for one in chosen}) == len(chosen)
+            rows = [failure(f"x{i}", [step, i]) for i in range(others * size)]
+            for uid in uids:
+                rows.append(failure(uid, [100 + step, 5, 6, 7]))
+                rows[-1].state = PromisingState(num_tokens=2, value=float(uid == "0"))
+            for one in chosen:
+                continued[one.state.uid] += size
+                given = one.ids.tolist()
+                rows += [
+                    failure(one.state.uid, [*given, 9, step, i], given=len(given))
+                    for i in range(size)
+                ]
+            store.commit_step(step + 1, 1, rows)
+            most = store.num_graded / 32 + size
+            assert all(number <= most for number in continued.values())
 
 
 def states_of(history, *, step, ratio=0.5, count=4, **keys):

@@ -356,7 +356,7 @@ def test_too_many_ungraded_rollouts_stop_the_run():
 def test_the_first_steps_say_what_looks_wrong():
     made = maker(Ours, config=config_with(**OFF))
     made.step = 0
-    made.make_experience_batch(group(W, W, W, W))
+    made.make_experience_batch(group(W, W, W, W, step=0))
     assert made.warnings["none correct"].startswith(
         "step 1: none of 4 graded responses is correct"
     )

@@ -58,7 +58,10 @@ def r3(
 ):
     """Algorithm 1 between grading and the update, as METHOD sections 4, 6 and 11 have it."""
     groups = [[one for one in group if one.verdict is not U] for group in grouped(rollouts)]
-    groups = [group for group in groups if len(group) > 1]
+    # one graded row is a group where something joins it
+    groups = [
+        group for group in groups if len(group) > 1 or group and recalled_for(group, stored)
+    ]
     number = {}
     for group in groups:
         for one in group:
@@ -74,7 +77,7 @@ def r3(
         rows = group + recalled
         correct = [one.verdict is C for one in rows]
         if ranked and not any(correct):
-            values = of_estimator("dr_grpo", rewards, correct, differing)
+            values = beside_a_ranking(estimator, rows, ranked, number, differing)
         else:
             scale = alpha if recalled else 1.0
             values = of_estimator(estimator, rewards, correct, differing, scale)
@@ -94,6 +97,16 @@ def r3(
         prompt, tokens = one.prompt_ids.tolist(), one.response_ids.tolist()
         entering.append(Entering(prompt, tokens, [1.0] * one.num_tokens, recalled=True))
     return entering
+
+
+def beside_a_ranking(estimator, rows, ranked, number, differing):
+    """The advantages of failures' own pay, and the ranking's part of each row, whose mean is 0."""
+    paid = [one.graded_reward for one in rows]
+    own = [0.0] * len(rows)
+    if len(set(paid)) > 1:
+        own = of_estimator(estimator, paid, [False] * len(rows), differing)
+    parts = ranking_parts(rows, ranked, number)
+    return [value + part for value, part in zip(own, parts, strict=True)]
 
 
 def recalled_for(group, stored):
@@ -154,7 +167,7 @@ def with_ranking(group, recalled, ranked, number):
         return [reward + part for reward, part in zip(rewards, parts, strict=True)]
     least, ids = min(successes), {id(one) for one in ranked}
     best = max(reward for reward, one in pairs if id(one) in ids)
-    lower = max(0.0, best - (least - MARGIN))
+    lower = best - (least - MARGIN) if best >= least else 0.0
     lowered = [reward if one.verdict is C else reward - lower for reward, one in pairs]
     factor = 1.0  # so small that no part lifts its row above a success
     for value, part in zip(lowered, parts, strict=True):

@@ -1,5 +1,6 @@
 """Rewards of one group -> advantages (METHOD section 4, eq. 3 of the R³ paper)."""
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -70,4 +71,29 @@ def amplify_successes(
     return [
         value + (factor - 1) * verdict if mark else value
         for value, mark in zip(values, marks, strict=True)
+    ]
+
+
+def keep_order(
+    advantages: Sequence[float], plain: Sequence[float], correct: Sequence[bool]
+) -> list[float]:
+    """Lower a group's failures together until none is above a success that it is not above in `plain`.
+
+    plain: the advantages with one alpha for the whole group and weight 1. An alpha of recalled rows
+    alone, or a weight below 1, may shrink a success below a failure that is paid less than it."""
+    successes = [
+        (usual, value)
+        for usual, value, right in zip(plain, advantages, correct, strict=True)
+        if right
+    ]
+    most = [
+        math.inf if right else min((v for u, v in successes if usual <= u), default=math.inf)
+        for usual, right in zip(plain, correct, strict=True)
+    ]
+    excess = max(value - top for value, top in zip(advantages, most, strict=True))
+    if excess <= 0:
+        return list(advantages)
+    return [
+        value if right else min(value - excess, top)  # exactly, whatever the rounding
+        for value, top, right in zip(advantages, most, correct, strict=True)
     ]

@@ -114,11 +114,14 @@ def hint_metrics(batch: MixedBatch, graded: Sequence[Rollout]) -> dict[str, floa
 
 
 def ranking_metrics(batch: MixedBatch) -> dict[str, float]:
-    """Count the ranked groups and rows, with the mean and spread of the ranking rewards."""
+    """Count the ranked groups and rows, with the mean and spread of the ranking rewards. A group in
+    which all tie is not ranked, and is counted apart."""
     groups = [group for group in batch.groups if group.ranking is RankingFate.RANKED]
-    rewards = [row.ranking_reward for row in batch.rows if row.ranking_reward is not None]
+    rows = [batch.rows[index] for group in groups for index in group.rows]
+    rewards = [row.ranking_reward for row in rows if row.ranking_reward is not None]
     return {
         "r3/ranking/groups": float(len(groups)),
+        "r3/ranking/tied": count(group.ranking is RankingFate.TIED for group in batch.groups),
         "r3/ranking/groups_exact": count(group.entropy_source == "exact" for group in groups),
         "r3/ranking/rows": float(len(rewards)),
         "r3/ranking/reward_mean": mean_or_zero(rewards),

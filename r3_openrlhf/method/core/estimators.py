@@ -108,7 +108,8 @@ def w_reinforce(_rewards: Sequence[float], *, correct: Sequence[bool]) -> list[f
 def gpg(rewards: Sequence[float], *, differing: float) -> list[float]:
     """A_i = (r_i - mean(r)) B / (B - M)               GPG, arXiv 2504.02546, F_norm 1
 
-    M of the step's B groups have equal rewards and no gradient."""
+    M of the step's B groups have equal rewards and no gradient. A group that recalled something has
+    one, so a recall changes the other groups' advantages."""
     return [value / differing if value else 0.0 for value in mean_baseline(rewards)]
 
 

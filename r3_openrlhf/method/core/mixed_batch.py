@@ -19,9 +19,10 @@ from dataclasses import astuple, dataclass, field
 
 import numpy as np
 
-from r3_openrlhf.method.core.advantages import amplify_successes
+from r3_openrlhf.method.core.advantages import amplify_successes, keep_order
 from r3_openrlhf.method.core.estimators import GROUP_NORM, GroupEstimator, mean_baseline
 from r3_openrlhf.method.core.groups import (
+    WITH_REWARDS,
     GroupState,
     RankingFate,
     RecallFate,
@@ -33,6 +34,7 @@ from r3_openrlhf.method.core.ranking import (
     below_successes,
     bounds_decide,
     ranked_rewards,
+    ranking_parts,
     score_rewards,
 )
 from r3_openrlhf.method.types import (
@@ -61,6 +63,7 @@ class Row:
         trained: False where the row gives way to a recalled one (replay.mode = replace).
         outcome_reward: what the grader's verdict is worth.
         ranking_reward: by the order of the ranked failures, in [0, R_max]; None: not ranked.
+        tied: True if all rows of that order tie, so that nothing was ordered.
         reward: the value that the advantage was made of: the outcome reward, in a ranked group
             with its part of the ranking (`ranked_rewards`).
         old_logprobs: what the row's ratio is taken against, float32 [response tokens]; None: the
@@ -74,6 +77,7 @@ class Row:
     source: int | None = None
     trained: bool = True
     ranking_reward: float | None = None
+    tied: bool = False
     advantage: float = 0.0
     old_logprobs: np.ndarray | None = None
 
@@ -89,8 +93,8 @@ class Row:
 
     @property
     def ranked(self) -> bool:
-        """True if its reward has a part from a ranking."""
-        return self.ranking_reward is not None
+        """True if its group's ranking put it before or after another row."""
+        return self.ranking_reward is not None and not self.tied
 
     @property
     def fresh_source(self) -> int:
@@ -146,7 +150,8 @@ class MixedBatch:
     """The graded rollouts of one step, in groups.
 
     An ungraded rollout leaves its group: it is neither trained on nor part of the statistics. A
-    group with fewer than two graded rollouts cannot be normalised and is left out as a whole.
+    group with fewer than two graded rollouts cannot be normalised and is left out as a whole, unless
+    `recall` adds stored ones of the opposite verdict to the only one.
 
     Args:
         rollouts: everything that was sampled this step.
@@ -161,6 +166,7 @@ class MixedBatch:
         self.groups: list[Group] = []
         self.num_ungraded = sum(r.verdict is Verdict.UNGRADED for r in rollouts)
         self.num_left_out_groups = 0
+        self._alone: list[int] = []  # the only graded rollouts of groups that are left out
         members: dict[Hashable, list[int]] = defaultdict(list)
         for index, group_id in enumerate(group_ids):
             members[group_id].append(index)
@@ -169,16 +175,16 @@ class MixedBatch:
             state = group_state([rollouts[i].verdict for i in graded])
             if state is GroupState.TOO_SMALL:
                 self.num_left_out_groups += 1
+                self._alone += graded
                 continue
-            group = Group(
-                uid=rollouts[graded[0]].uid,
-                context=rollouts[graded[0]].context,
-                rows=[],
-                state=state,
-            )
-            for i in graded:
-                self._add(group, len(self.groups), rollouts[i], source=i)
-            self.groups.append(group)
+            self._add_group(graded, state)
+
+    def _add_group(self, sources: Sequence[int], state: GroupState) -> None:
+        first = self.rollouts[sources[0]]
+        group = Group(uid=first.uid, context=first.context, rows=[], state=state)
+        for i in sources:
+            self._add(group, len(self.groups), self.rollouts[i], source=i)
+        self.groups.append(group)
 
     def _add(
         self, group: Group, number: int, rollout: Rollout, *, source: int | None = None
@@ -255,27 +261,30 @@ class MixedBatch:
         With `mode` "replace", as many fresh rows leave the ranking and the update as were recalled,
         never all of them. They stay in the group's statistics with their outcome reward.
 
+        With `mode` "add", a group with one graded rollout, which is no turn in an environment, is
+        asked for as well. It is a group from then on if anything is recalled.
+
         `group.replay` has the outcome for each group; it is NOT_CHOSEN where nothing was recalled.
 
         Raises:
             ValueError: the mode does not exist."""
         mode = ReplayMode.checked("mode", mode)
+        answers: dict[int, list[Rollout]] = {}  # place of a group -> what is recalled for it
+        if mode is ReplayMode.ADD:
+            answers = self._recall_for_alone(recall, failures=failures and not every)
         for index, group in enumerate(self.groups):
             opposite = opposite_verdict(group.state)
             verdict = Verdict.CORRECT if every else opposite
+            first = self.rows[group.rows[0]].rollout
             if verdict is None:
                 group.replay = RecallFate.NOT_COLLAPSED
             elif verdict is Verdict.WRONG and not failures:
                 group.replay = RecallFate.FAILURES_OFF
-            elif not self._takes(group, verdict):
+            elif not _takes(first, verdict):
                 group.replay = RecallFate.STARTS_ELSEWHERE
             else:
                 fresh = list(group.rows)
-                stored = (
-                    one
-                    for one in recall(group.uid, verdict)
-                    if group.context is Context.PLAIN or not one.origin
-                )
+                stored = answers.get(index) or _stored(recall, first, verdict)
                 group.recalled = [self._add(group, index, rollout).index for rollout in stored]
                 group.replay = RecallFate.RECALLED if group.recalled else RecallFate.NOT_CHOSEN
                 group.repaired = bool(group.recalled) and verdict is opposite
@@ -287,10 +296,26 @@ class MixedBatch:
                 for row in rng.sample(fresh, leave):
                     self.rows[row].trained = False
 
-    def _takes(self, group: Group, verdict: Verdict) -> bool:
-        if group.context in (Context.REFLECTION, Context.HINT):
-            return verdict is Verdict.CORRECT and self.rows[group.rows[0]].rollout.turn is None
-        return group.context is not Context.PREFIX
+    def _recall_for_alone(
+        self, recall: RecallFunction, *, failures: bool
+    ) -> dict[int, list[Rollout]]:
+        """Make groups of the only graded rollouts for which something is recalled. Returns place of
+        the group -> recalled rollouts."""
+        answers: dict[int, list[Rollout]] = {}
+        for source in self._alone:
+            rollout = self.rollouts[source]
+            is_right = rollout.verdict is Verdict.CORRECT
+            state = GroupState.ALL_CORRECT if is_right else GroupState.NONE_CORRECT
+            verdict = Verdict.WRONG if is_right else Verdict.CORRECT
+            is_wanted = rollout.turn is None and _takes(rollout, verdict)
+            if not is_wanted or (is_right and not failures):
+                continue
+            if stored := _stored(recall, rollout, verdict):
+                answers[len(self.groups)] = stored
+                self._add_group([source], state)
+        self.num_left_out_groups -= len(answers)
+        self._alone = []
+        return answers
 
     # ── SERR ──
 
@@ -337,15 +362,14 @@ class MixedBatch:
             statistics = [entropy(self.rows[i]) for i in rows] if score.needs_entropy else []
             for rollout, statistic in zip(rollouts, statistics, strict=bool(statistics)):
                 rollout.entropy = statistic
+            scores = score.of(rollouts, statistics)
             group = self.groups[index]
-            group.ranking = RankingFate.RANKED
+            group.ranking = RankingFate.RANKED if len(set(scores)) > 1 else RankingFate.TIED
             group.entropy_source = statistics[0].source if statistics else None
-            for i, reward in zip(
-                rows,
-                score_rewards(score.of(rollouts, statistics), max_reward=max_reward),
-                strict=True,
-            ):
+            rewards = score_rewards(scores, max_reward=max_reward)
+            for i, reward in zip(rows, rewards, strict=True):
                 self.rows[i].ranking_reward = reward
+                self.rows[i].tied = group.ranking is RankingFate.TIED
 
     # ── eq. 3 ──
 
@@ -363,14 +387,17 @@ class MixedBatch:
 
         Correct responses of different lengths have different rewards, so eq. 3 also separates the
         rows of an all-correct group. A ranked row has its own reward and its part of the ranking
-        (`ranked_rewards`). No ranked failure has an advantage above a success of its group.
+        (`ranked_rewards`). No ranked failure has an advantage above a success of its group, and no
+        other one above a success that is paid as much (`keep_order`).
 
         Args:
             alpha: damps groups that recalled something, the others have eq. 1. lam: see
                 `group_advantages`.
             scope: of such a group, all rows (mixed_groups) or the recalled ones (off_policy_only).
-            guard: for ranked groups without a correct row. "no_std": R_i - mean, not divided by
-                the std. "centred": also shifts the rankings to mean 0, what a failure that is not
+            guard: for ranked groups without a correct row. "no_std": the ranking is not divided by
+                the std, and what is verified has the scale of any other group,
+                A_i = A(o)_i + p_i - mean(p), with the estimator's A(o) of the rows' own rewards.
+                "centred": also shifts the rankings to mean 0, what a failure that is not
                 ranked has; otherwise being truncated is worth R_max / 2 on average.
             success_scale: see `amplify_successes`.
             estimator: makes the advantages of a group, by default eq. 3.
@@ -381,15 +408,14 @@ class MixedBatch:
             AdvantageScope.checked("scope", scope),
             RankingGuard.checked("guard", guard),
         )
+        is_centred = guard is RankingGuard.CENTRED
         for group in self.groups:
             rows = [self.rows[i] for i in group.rows]
             rewards = [row.outcome_reward for row in rows]
-            if group.ranking is RankingFate.RANKED:
+            if group.ranking in WITH_REWARDS:
                 correct = [row.rollout.verdict is Verdict.CORRECT for row in rows]
                 parts = [row.ranking_reward for row in rows]
-                rewards = ranked_rewards(
-                    rewards, parts, correct, centred=guard is RankingGuard.CENTRED
-                )
+                rewards = ranked_rewards(rewards, parts, correct, centred=is_centred)
             for row, reward in zip(rows, rewards, strict=True):
                 row.reward = reward
         differing = [
@@ -397,32 +423,52 @@ class MixedBatch:
         ]
         for group in self.groups:
             rows = [self.rows[i] for i in group.rows]
-            rewards = [row.reward for row in rows]
             correct = [row.rollout.verdict is Verdict.CORRECT for row in rows]
-            if (
-                guard is not RankingGuard.NONE
-                and group.ranking is RankingFate.RANKED
-                and not any(correct)
-            ):
-                values = mean_baseline(rewards)
+            is_ranked = group.ranking in WITH_REWARDS
+            is_guarded = is_ranked and guard is not RankingGuard.NONE and not any(correct)
+            rewards = [row.outcome_reward if is_guarded else row.reward for row in rows]
+            is_apart = scope is AdvantageScope.OFF_POLICY_ONLY
+            facts = {
+                "correct": correct,
+                "recalled": [row.recalled for row in rows],
+                "num_tokens": [row.rollout.num_sampled_tokens for row in rows],
+                "differing": sum(differing) / len(differing),
+                "alpha": alpha if group.recalled else 1.0,
+                "lam": lam,
+            }
+            if is_guarded and len(set(rewards)) == 1:
+                values = [0.0] * len(rows)
             else:
-                values = estimator.of(
-                    rewards,
-                    correct=correct,
-                    recalled=[row.recalled for row in rows],
-                    num_tokens=[row.rollout.num_sampled_tokens for row in rows],
-                    differing=sum(differing) / len(differing),
-                    alpha=alpha if group.recalled else 1.0,
-                    lam=lam,
-                    off_policy_only=scope is AdvantageScope.OFF_POLICY_ONLY,
-                )
+                values = estimator.of(rewards, **facts, off_policy_only=is_apart)
+            if is_guarded:
+                parts = [row.ranking_reward for row in rows]
+                of_ranking = mean_baseline(ranking_parts(parts, centred=is_centred))
+                values = [a + b for a, b in zip(values, of_ranking, strict=True)]
+            plain = values
+            if is_apart and group.recalled:
+                plain = estimator.of(rewards, **facts, off_policy_only=False)
             values = amplify_successes(values, correct, factor=success_scale)
-            # alpha, the weight or an estimator may value a success below its reward
-            if group.ranking is RankingFate.RANKED:
-                values = below_successes(values, [row.ranked for row in rows], correct)
+            values = keep_order(values, plain, correct)
+            # an estimator may value a success below its reward
+            if is_ranked:
+                has_reward = [row.ranking_reward is not None for row in rows]
+                values = below_successes(values, has_reward, correct)
             for row, value in zip(rows, values, strict=True):
                 row.advantage = value
         return [row.advantage for row in self.rows]
+
+
+def _takes(fresh: Rollout, verdict: Verdict) -> bool:
+    """Tell whether stored rollouts of this verdict may join the group of a fresh one."""
+    if fresh.context in (Context.REFLECTION, Context.HINT):
+        return verdict is Verdict.CORRECT and fresh.turn is None
+    return fresh.context is not Context.PREFIX
+
+
+def _stored(recall: RecallFunction, fresh: Rollout, verdict: Verdict) -> list[Rollout]:
+    """Recall for the group of a fresh rollout; imported ones join plain groups alone."""
+    is_plain = fresh.context is Context.PLAIN
+    return [one for one in recall(fresh.uid, verdict) if is_plain or not one.origin]
 
 
 def topk_decides(rows: Sequence[Row]) -> bool:

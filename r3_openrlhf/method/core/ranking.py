@@ -26,6 +26,9 @@ from r3_openrlhf.method.open_table import OpenTable, named_by, tried
 from r3_openrlhf.method.types import Context, EntropyStatistics, Rollout, Verdict
 
 MARGIN = 0.1  # a ranking leaves this share of the way from a failure's own reward to the least success
+SMALLEST_ROOM = (
+    1e-6  # between a ranked failure and a success; below it there is none for a ranking
+)
 
 
 def dominated_counts(peak: Sequence[float], global_: Sequence[float]) -> list[int]:
@@ -80,6 +83,13 @@ def mean_logprob(logprobs_T: Sequence[float] | np.ndarray) -> float:
     return fmean(finite_values("logprobs", logprobs_T))  # exact: their order changes nothing
 
 
+def ranking_parts(ranking: Sequence[float | None], *, centred: bool) -> list[float]:
+    """p_i of each row: its ranking reward, with `centred` less the mean ranking reward; 0 of a row
+    that is not ranked (None)."""
+    middle = fmean(part for part in ranking if part is not None) if centred else 0.0
+    return [0.0 if part is None else part - middle for part in ranking]
+
+
 def ranked_rewards(
     outcome: Sequence[float],
     ranking: Sequence[float | None],
@@ -89,19 +99,21 @@ def ranked_rewards(
 ) -> list[float]:
     """Reward of each row of a group in which failures are ranked (None: not ranked).
 
-        R_i = o_i + f p_i      p_i = ranking_i, with `centred` less the mean ranking; 0 if not ranked
+        R_i = o_i + f p_i      p_i: `ranking_parts`
         f = min(1, 0.9 min((s - o_j) / p_j))      over ranked j with p_j > 0; s: the least success
 
-    o_i is the row's own reward, partial credit included. Failures of which a ranked one is paid more
-    than s - 0.1 are lowered together first. So every ranked row is below s, and rows of equal o_i
-    keep the order of the ranking. p_i of a failure that is not ranked is the mean with `centred`."""
+    o_i is the row's own reward, partial credit included. If a ranked failure is paid as much as a
+    success, the failures are lowered together first, until it has s - 0.1. So every ranked row is
+    below s, rows of equal o_i keep the order of the ranking, and with `centred` a failure that is
+    not ranked has the mean p_i of those that are."""
     marks = [part is not None for part in ranking]
-    own = below_successes(outcome, marks, correct, gap=MARGIN)
-    middle = fmean(part for part in ranking if part is not None) if centred else 0.0
-    parts = [0.0 if part is None else part - middle for part in ranking]
-    least = min(
-        (value for value, right in zip(own, correct, strict=True) if right), default=math.inf
-    )
+    right = [value for value, is_right in zip(outcome, correct, strict=True) if is_right]
+    least = min(right, default=math.inf)
+    best = max(value for value, mark in zip(outcome, marks, strict=True) if mark)
+    own = list(outcome)
+    if best > least - SMALLEST_ROOM:
+        own = below_successes(outcome, marks, correct, gap=MARGIN)
+    parts = ranking_parts(ranking, centred=centred)
     room = [(least - value) / part for value, part in zip(own, parts, strict=True) if part > 0]
     factor = min([1.0, *((1 - MARGIN) * share for share in room)])
     return [value + factor * part for value, part in zip(own, parts, strict=True)]

@@ -1,12 +1,16 @@
 """The outcome reward of one response (METHOD section 3)."""
 
-from r3_openrlhf.method.core.checks import finite_value
+from r3_openrlhf.method.core.checks import finite_value, whole_number
 
 
 def length_reward(num_tokens: int, *, max_tokens: int) -> float:
     """r_len = max(0, 1 - l / L_max): what a correct response of l = num_tokens tokens earns for
-    being short."""
-    return max(0.0, 1.0 - num_tokens / max_tokens)
+    being short.
+
+    ValueError: num_tokens is no whole number from 0, or max_tokens none from 1."""
+    length = whole_number("num_tokens", num_tokens, minimum=0)
+    limit = whole_number("max_tokens", max_tokens, minimum=1)
+    return max(0.0, 1.0 - length / limit)
 
 
 def outcome_reward(score: float, num_tokens: int, *, max_tokens: int | None) -> float:

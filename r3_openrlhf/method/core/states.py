@@ -7,7 +7,7 @@ from states. Only the abstract was to be had: cut and order are ours.
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -110,32 +110,43 @@ def next_cuts(states: Sequence[StoredState]) -> list[StoredState]:
     return [state for state in states if cuts[state.uid, state.row] is state]
 
 
-def promising(states: Sequence[StoredState], rng: random.Random) -> list[StoredState]:
-    """By lot, with weights of value and novelty; early states are as good as late ones:
+def weights(
+    states: Sequence[StoredState], values: Sequence[float], tries: Mapping[str, int]
+) -> list[float]:
+    """Weight of each state by value and novelty; early states are as good as late ones:
 
         w = (rank of V) / m * 1 / (1 + tries)
 
     The rank is the number of the m states with no larger value, so that the scale of rewards does
-    not matter. Drawn without replacement: the order of log w + a standard Gumbel number (Kool et
-    al., arXiv 1903.06059)."""
-    ascending = sorted(state.value for state in states)
+    not matter. `tries`: graded continuations of each problem so far, of all its states, because every
+    failure makes a new state of the same problem."""
+    ascending = sorted(values)
     last = {value: place for place, value in enumerate(ascending, start=1)}
+    return [
+        last[value] / len(states) / (1 + tries.get(state.uid, 0))
+        for state, value in zip(states, values, strict=True)
+    ]
 
-    def key(state: StoredState) -> float:
-        weight = math.log(last[state.value] / len(states)) - math.log1p(state.tries)
-        return weight - math.log(max(rng.expovariate(1.0), 1e-300))
 
-    keys = [key(state) for state in states]
+def promising(
+    states: Sequence[StoredState], rng: random.Random, *, tries: Mapping[str, int]
+) -> list[StoredState]:
+    """By lot, with `weights`. Drawn without replacement: the order of log w + a standard Gumbel
+    number (Kool et al., arXiv 1903.06059)."""
+    keys = [
+        math.log(weight) - math.log(max(rng.expovariate(1.0), 1e-300))
+        for weight in weights(states, [state.value for state in states], tries)
+    ]
     return [states[i] for i in sorted(range(len(states)), key=keys.__getitem__, reverse=True)]
 
 
 def choose_states(
-    states: Sequence[StoredState], *, count: int, rng: random.Random
+    states: Sequence[StoredState], *, count: int, tries: Mapping[str, int], rng: random.Random
 ) -> list[StoredState]:
     """Up to `count` states to continue: the first of each problem as `promising` orders the next
     cuts."""
     chosen: dict[str, StoredState] = {}
-    for state in promising(next_cuts(states), rng):
+    for state in promising(next_cuts(states), rng, tries=tries):
         chosen.setdefault(state.uid, state)
     return list(chosen.values())[:count]
 

@@ -189,6 +189,16 @@ class HistoryStore(AbstractContextManager["HistoryStore"]):
         with self._reading() as connection, snapshot(connection):
             return recall.absence(connection, request)
 
+    @property
+    def num_graded(self) -> int:
+        """How many rollouts of this run were graded, evicted ones included, imported ones not."""
+        with self._reading() as connection:
+            (count,) = connection.execute(
+                "SELECT coalesce(sum(count), 0) FROM counters WHERE verdict != ? AND context != ?",
+                (VERDICT_CODES[Verdict.UNGRADED], CONTEXT_CODES[Context.IMPORTED]),
+            ).fetchone()
+        return count
+
     def continuations(self) -> dict[tuple[str, bytes], tuple[int, int]]:
         """Return how often each state was continued, and how often rightly, by the problem's uid and
         the digest of its token ids (codec.state_digest)."""

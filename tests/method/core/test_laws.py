@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
@@ -19,6 +20,7 @@ from tests.method.core.test_mixed_batch import recall, rollout
 C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
 # with ties
 TOKEN = RankingScore(lambda rollouts: [float(one.response_ids[2]) for one in rollouts])
+ALIKE = RankingScore(lambda rollouts: [0.0] * len(rollouts))
 
 # penalised, plain, or with a length reward
 success = st.sampled_from([0.25, 1.0, 1.0, 1.25, 1.9])
@@ -46,7 +48,7 @@ class Case:
     options: dict = field(default_factory=dict)
     max_reward: float = 0.5
 
-    def batch(self, order=None):
+    def batch(self, order=None, *, score=TOKEN):
         places = [(g, i) for g, (rows, _) in enumerate(self.groups) for i in range(len(rows))]
         rollouts = []
         for g, i in order or places:
@@ -62,7 +64,7 @@ class Case:
             ],
         )
         batch.rank(
-            batch.rows_to_rank(scope="truncated"), TOKEN, None, max_reward=self.max_reward
+            batch.rows_to_rank(scope="truncated"), score, None, max_reward=self.max_reward
         )
         batch.advantages(
             **{"alpha": 1.0, "lam": 0.0, "scope": "mixed_groups", "guard": "centred"}
@@ -91,6 +93,21 @@ groups = st.lists(
 )
 cases = st.builds(
     Case, groups, st.fixed_dictionaries(OPTIONS), st.sampled_from([0.1, 0.5, 0.9])
+)
+
+
+failed_row = st.tuples(st.just(W), failure, st.booleans())
+failed_groups = st.lists(
+    st.tuples(
+        st.lists(failed_row, min_size=2, max_size=8),
+        st.sampled_from([[], [], [1.0], [1.9, 0.25]]),
+    ),
+    min_size=1,
+    max_size=2,
+)
+# all wrong, with and without stored successes
+failed_cases = st.builds(
+    Case, failed_groups, st.fixed_dictionaries(OPTIONS), st.sampled_from([0.1, 0.5, 0.9])
 )
 
 
@@ -134,6 +151,26 @@ def test_an_ungraded_row_and_what_a_group_recalls_change_no_other_value(case, st
     }
 
 
+@given(cases, st.lists(success, min_size=1, max_size=3), st.sampled_from(list(ESTIMATORS)))
+def test_a_recall_rescales_the_other_groups_with_gpg_alone(case, stored, name):
+    """gpg divides by the share of groups that differ, which a repaired group belongs to; no other estimator knows the step."""
+    whole = [([(v, r, False) for v, r, _ in rows], old) for rows, old in case.groups]
+    case = replace(case, groups=whole, options=case.options | {"estimator": ESTIMATORS[name]})
+    more = replace(case, groups=[(whole[0][0], whole[0][1] + stored), *whole[1:]])
+    before, after = case.values(), more.values()
+    shares = [share_that_differs(one.batch()) for one in (case, more)]
+    factor = shares[0] / shares[1] if name == "gpg" and all(shares) else 1.0
+    for key, value in before.items():
+        if key[0]:
+            assert after[key] == approx(factor * value, abs=1e-9)
+
+
+def share_that_differs(batch):
+    """Of the groups, those whose rewards are not all equal."""
+    differ = [len({batch.rows[i].reward for i in group.rows}) > 1 for group in batch.groups]
+    return sum(differ) / len(differ) if differ else 0.0
+
+
 @given(cases)
 def test_without_a_ranking_it_is_eq_3_for_a_group_that_recalled_and_eq_1_for_any_other(case):
     whole = [([(v, r, False) for v, r, _ in rows], old) for rows, old in case.groups]
@@ -142,9 +179,14 @@ def test_without_a_ranking_it_is_eq_3_for_a_group_that_recalled_and_eq_1_for_any
         rows = [batch.rows[i] for i in group.rows]
         plain = plain_advantages(rows, bool(group.recalled), case.options)
         extra = extra_of_a_success(rows, plain, case.options["success_scale"])
-        for one, value in zip(rows, plain, strict=True):
-            expected = value + extra if one.rollout.verdict is C else value
-            assert one.advantage == approx(expected, abs=1e-9)
+        expected = [
+            value + extra if one.rollout.verdict is C else value
+            for one, value in zip(rows, plain, strict=True)
+        ]
+        lower = most_above_a_success(rows, expected)
+        for one, value in zip(rows, expected, strict=True):
+            lowered = value if one.rollout.verdict is C else value - lower
+            assert one.advantage == approx(lowered, abs=1e-9)
         is_all_right = all(one.rollout.verdict is C for one in rows)
         if is_all_right and case.options["scope"] == "off_policy_only":
             assert sum(one.advantage for one in rows) == approx(0.0, abs=1e-9)
@@ -161,6 +203,14 @@ def plain_advantages(rows, has_recalled, options):
         alpha = options["alpha"] if has_recalled and in_scope else 1.0
         values.append((reward - mean) / (alpha * spread + options["lam"]))
     return values
+
+
+def most_above_a_success(rows, values):
+    """By how much a failure exceeds a success that is paid as much; 0: none does."""
+    pairs = list(zip(rows, values, strict=True))
+    right = [(one.outcome_reward, value) for one, value in pairs if one.rollout.verdict is C]
+    wrong = [(one.outcome_reward, value) for one, value in pairs if one.rollout.verdict is W]
+    return max([0.0] + [a - b for paid, a in wrong for least, b in right if paid <= least])
 
 
 def extra_of_a_success(rows, plain, scale):
@@ -185,6 +235,21 @@ def test_no_estimator_lifts_a_ranked_failure_above_a_success(case, estimator):
             [one.advantage for one in rows if one.rollout.verdict is C], default=math.inf
         )
         assert all(one.advantage <= least for one in rows if one.ranked)
+
+
+@given(cases | failed_cases, st.sampled_from(list(ESTIMATORS.values())))
+def test_no_failure_is_above_a_success_that_is_paid_as_much(case, estimator):
+    """Ranked or not, recalled or not, whatever alpha damps and whatever a success weighs."""
+    batch = replace(case, options=case.options | {"estimator": estimator}).batch()
+    for group in batch.groups:
+        rows = [batch.rows[i] for i in group.rows]
+        for success in (one for one in rows if one.rollout.verdict is C):
+            paid_less = [
+                one.advantage
+                for one in rows
+                if one.rollout.verdict is W and one.reward <= success.reward
+            ]
+            assert max(paid_less, default=-math.inf) <= success.advantage
 
 
 @given(cases)
@@ -216,6 +281,39 @@ def test_a_ranked_failure_keeps_its_pay_and_is_below_every_success(case):
                 assert min(parts) >= part - 1e-9
         if not right and not is_centred:
             assert parts == approx([one.ranking_reward for one in ranked])
+
+
+@given(failed_cases)
+def test_who_is_ranked_leaves_verified_differences_at_their_scale(case):
+    """Without a success a ranking adds its own part, undivided, to what the rows have without one. With a success a failure
+    that is not ranked keeps its reward, unless a ranked one is paid like the success."""
+    is_centred = case.options["guard"] == "centred"
+    whole = [([(v, r, False) for v, r, _ in rows], old) for rows, old in case.groups]
+    batch, plain = case.batch(), replace(case, groups=whole).batch()
+    for group in batch.groups:
+        rows = [batch.rows[i] for i in group.rows]
+        ranked = [one for one in rows if one.ranking_reward is not None]
+        if not ranked:
+            continue
+        right = [one.outcome_reward for one in rows if one.rollout.verdict is C]
+        if right and max(one.outcome_reward for one in ranked) < min(right):
+            assert all(one.reward == one.outcome_reward for one in rows if one not in ranked)
+        if right or case.options["guard"] == "none":
+            continue
+        middle = fmean(one.ranking_reward for one in ranked) if is_centred else 0.0
+        parts = [one.ranking_reward - middle if one in ranked else 0.0 for one in rows]
+        for one, part in zip(rows, parts, strict=True):
+            expected = plain.rows[one.index].advantage + part - fmean(parts)
+            assert one.advantage == approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("num_truncated", [0, 1, 2, 4])
+def test_partial_credit_by_hand(num_truncated):
+    """Mean .475 and deviation .5485, however many responses were cut; their ranking is a tie."""
+    rows = [(W, paid, i < num_truncated) for i, paid in enumerate([0.95, 0.0, 0.95, 0.0])]
+    batch = Case([(rows, [])]).batch(score=ALIKE)
+    half = 0.75**0.5
+    assert [one.advantage for one in batch.rows] == approx([half, -half, half, -half])
 
 
 def is_ahead(one, other):

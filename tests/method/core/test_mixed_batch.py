@@ -4,13 +4,15 @@ import random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pytest import approx
 
 from r3_openrlhf.method.core.advantages import group_advantages
 from r3_openrlhf.method.core.batch_metrics import batch_metrics
-from r3_openrlhf.method.core.groups import RecallFate
+from r3_openrlhf.method.core.groups import RankingFate, RecallFate
 from r3_openrlhf.method.core.mixed_batch import MixedBatch
-from r3_openrlhf.method.core.ranking import RANKING_SCORES
+from r3_openrlhf.method.core.ranking import RANKING_SCORES, RankingScore
 from r3_openrlhf.method.types import Context, EntropyStatistics, TurnFacts, Verdict
 from tests.method.history.samples import make_rollout
 
@@ -92,6 +94,43 @@ def test_a_group_with_one_graded_rollout_is_left_out():
     assert [row.source for row in batch.rows] == [2, 3]
 
 
+@pytest.mark.parametrize("mode", ["add", "replace"])
+@given(
+    st.lists(st.lists(st.sampled_from([C, W, U]), min_size=1, max_size=4), max_size=4),
+    st.dictionaries(st.integers(0, 3), st.sampled_from([C, W])),
+)
+def test_a_group_is_left_out_only_where_nothing_can_be_compared(mode, verdicts, known):
+    """Groups of verdicts, and of some problems a stored verdict: one graded row is trained where its opposite is stored."""
+    rows = [rollout(v, uid=str(g)) for g, group_ in enumerate(verdicts) for v in group_]
+    batch = MixedBatch(rows, [row.uid for row in rows])
+    asked = []
+
+    def stored_of(uid, wanted):
+        asked.append(uid)
+        return [rollout(wanted, uid=uid)] if known.get(int(uid)) is wanted else []
+
+    recall(batch, stored_of, mode)
+    kept = {}
+    for g, group_ in enumerate(verdicts):
+        graded = [v for v in group_ if v is not U]
+        opposite = {(C,): W, (W,): C}.get(tuple(set(graded)))
+        joins = opposite is not None and known.get(g) is opposite
+        if len(graded) > 1 or (graded and joins and mode == "add"):
+            kept[str(g)] = len(graded) + joins
+    assert {one.uid: len(one.rows) for one in batch.groups} == kept
+    assert batch_metrics(batch, step=0)["r3/groups/left_out"] == len(verdicts) - len(kept)
+    assert len(asked) == len(set(asked))
+    # fresh rows come first, each once
+    fresh = [row.source for row in batch.rows if not row.recalled]
+    assert len(set(fresh)) == len(fresh)
+    assert [row.recalled for row in batch.rows] == sorted(row.recalled for row in batch.rows)
+    values = batch.advantages(**EQ3)
+    for group_ in batch.groups:
+        found = [values[i] for i in group_.rows]
+        differs = len({batch.rows[i].rollout.verdict for i in group_.rows}) > 1
+        assert any(found) == differs and sum(found) == approx(0, abs=1e-9)
+
+
 def test_a_row_knows_its_place_and_the_prompt_of_its_group():
     """A recalled row of another prompt is told from one of the group's own; a fresh row always has its own."""
     batch = MixedBatch(group(W, W) + group(C, W, uid="b"), ["g", "g", "h", "h"])
@@ -167,6 +206,27 @@ def test_only_truncated_rows_of_an_all_wrong_group_are_ranked():
     assert [row.ranking_reward for row in batch.rows[:4]] == [0.5, None, 0.25, 0.0]
     assert batch.rows_to_rank(scope="failed") == {0: [0, 1, 2, 3]}
     assert MixedBatch(rows[:2], ["g"] * 2).rows_to_rank(scope="truncated") == {}  # one alone
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 1)), min_size=2, max_size=6))
+def test_a_ranking_counts_only_where_it_orders_two_rows(rows):
+    """Each row: truncated or not, and its score."""
+    batch = MixedBatch([rollout(W, truncated=cut) for cut, _ in rows], ["g"] * len(rows))
+    found = batch.rows_to_rank(scope="truncated")
+    scores = [score for cut, score in rows if cut]
+    batch.rank(found, RankingScore(lambda _rollouts: scores), None, max_reward=0.5)
+    batch.advantages(**{**EQ3, "guard": "centred"})
+    fate, orders = batch.groups[0].ranking, len(set(scores)) > 1
+    if len(scores) < 2:
+        assert fate is RankingFate.TOO_FEW
+    else:
+        assert fate is (RankingFate.RANKED if orders else RankingFate.TIED)
+    metrics = batch_metrics(batch, step=0)
+    assert metrics["r3/ranking/groups"] == orders
+    assert metrics["r3/ranking/tied"] == (fate is RankingFate.TIED)
+    assert metrics["r3/ranking/rows"] == sum(row.ranked for row in batch.rows)
+    assert metrics["r3/ranking/rows"] == (len(scores) if orders else 0)
+    assert orders or not any(row.advantage for row in batch.rows)
 
 
 def test_the_guard_keeps_a_ranking_from_growing_to_full_size():

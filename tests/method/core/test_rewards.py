@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis.strategies import floats, integers
 from pytest import approx
@@ -36,6 +37,15 @@ def test_given_vectors(vectors):
 def test_shorter_never_earns_less(one, other):
     short, long = sorted((one, other))
     assert length_reward(short, max_tokens=L_MAX) >= length_reward(long, max_tokens=L_MAX)
+
+
+@given(integers(-3, 100), integers(-3, 100))
+def test_a_length_reward_is_a_share_or_refused(length, limit):
+    if length < 0 or limit < 1:
+        with pytest.raises(ValueError, match="^(num_tokens|max_tokens) is "):
+            length_reward(length, max_tokens=limit)
+        return
+    assert 0 <= length_reward(length, max_tokens=limit) <= 1
 
 
 @given(LENGTHS, LENGTHS, floats(0, 1, exclude_max=True))

@@ -88,12 +88,15 @@ def test_states_are_drawn_by_value_and_novelty():
         state("worst", value=-2.0),
     ]
     rng, count = random.Random(0), 20_000
-    first = Counter(promising(states, rng)[0].uid for _ in range(count))
+    # the tries of a problem are those of all its states
+    tries = {"tried": 2}
+    first = Counter(promising(states, rng, tries=tries)[0].uid for _ in range(count))
     for uid, weight in (("best", 1.0), ("tried", 0.25), ("old", 0.5), ("worst", 0.25)):
         assert first[uid] / count == approx(weight / 2, abs=0.012)
     scaled = [state(one.uid, value=one.value * 100 - 7, tries=one.tries) for one in states]
     orders = [
-        [one.uid for one in promising(found, random.Random(3))] for found in (states, scaled)
+        [one.uid for one in promising(found, random.Random(3), tries=tries)]
+        for found in (states, scaled)
     ]
     # the scale of rewards does not matter
-    assert orders[0] == orders[1] and promising([], rng) == []
+    assert orders[0] == orders[1] and promising([], rng, tries={}) == []
