@@ -149,7 +149,7 @@ def _arm(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _ends(
     steps: Sequence[int],
     columns: Sequence[tuple[Sequence[int], Sequence[Any]]],
-    bounds: Any = None,
+    bounds: tuple[float, float] | None = None,
 ) -> dict[str, list[float | None]]:
     """Return "series" (the mean), "low" and "high" at each step, from steps and values of each run."""
     of_runs = [dict(zip(*of_run, strict=True)) for of_run in columns]
