@@ -60,26 +60,28 @@ def shares(lab: Lab, labels: list[Label], *, n: int, seed: int = 0) -> Shares:
         group_state(response.rollout.verdict for response in group)
         for group in by_group(sampled)
     ]
-    wrong = [
-        response.rollout.truncated
-        for response in sampled
-        if response.rollout.verdict is Verdict.WRONG
-    ]
-    right = [
-        response.rollout for response in sampled if response.rollout.verdict is Verdict.CORRECT
-    ]
-    earned, world = None, lab.config.data.reasoning_gym.get("world")
-    if world in WORLDS and right:
-        follow, problems = is_earned(world), {label.uid: label.problem for label in labels}
-        earned = fmean(follow(problems[rollout.uid], rollout.text) for rollout in right)
+    rollouts = [response.rollout for response in sampled]
+    wrong = [rollout.truncated for rollout in rollouts if rollout.verdict is Verdict.WRONG]
     return Shares(
         all_wrong=fmean(state is GroupState.NONE_CORRECT for state in states),
         all_correct=fmean(state is GroupState.ALL_CORRECT for state in states),
-        truncated=fmean(response.rollout.truncated for response in sampled),
+        truncated=fmean(rollout.truncated for rollout in rollouts),
         truncated_of_wrong=fmean(wrong) if wrong else None,
         correct=accuracy(sampled),
-        earned=earned,
+        earned=_share_earned(lab, labels, rollouts),
     )
+
+
+def _share_earned(lab: Lab, labels: list[Label], rollouts: Sequence[Rollout]) -> float | None:
+    """Return the share of right responses whose steps are right. None: none is right, or no world says
+    what a right step is."""
+    world = lab.config.data.reasoning_gym.get("world")
+    right = [rollout for rollout in rollouts if rollout.verdict is Verdict.CORRECT]
+    if world not in WORLDS or not right:
+        return None
+    follow = is_earned(world)
+    problems = {label.uid: label.problem for label in labels}
+    return fmean(follow(problems[rollout.uid], rollout.text) for rollout in right)
 
 
 def accuracy(sampled: Sequence[Sampled]) -> float:
