@@ -74,7 +74,7 @@ def _lengths(
 @click.option(
     "--hard-of",
     metavar="DIR",
-    help="Only problems that this evaluation of a base model got right at most once.",
+    help="Only problems that the evaluation in DIR solved at most once.",
 )
 @click.option(
     "--against",

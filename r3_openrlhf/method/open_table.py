@@ -5,7 +5,7 @@
     ranking.score=scores.py:least            one in a file, relative to the working directory
     RankingSettings(score=least)             the function itself, in a loop of one's own
 
-An unknown word is an error everywhere; no entry is the one that is meant where nothing fits.
+An unknown word is an error everywhere; there is no fallback entry.
 """
 
 from __future__ import annotations

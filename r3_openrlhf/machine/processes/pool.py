@@ -127,7 +127,7 @@ class _Worker:
                 return
 
     def kill(self) -> None:
-        """End the process; who is asking it is answered."""
+        """Kill the process; a pending request fails."""
         with self.lock:
             if not self.is_killed:
                 self.is_killed = True

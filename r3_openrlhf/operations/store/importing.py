@@ -175,7 +175,7 @@ def _encoded(
     *,
     origin: str,
 ) -> Iterator[tuple[Rollout, GradeRequest]]:
-    """Each response after the run's own prompt, ungraded, and the request to its grader."""
+    """Yield each response, encoded after the run's prompt, with the request to its grader."""
     with_rows, data = config.reward.reads_rows, held_out_data(config)
     trained, held_out = (
         {key: label for label in labels for key in (near(label), label.uid)}

@@ -302,7 +302,7 @@ def _short(text: str) -> str:
 
 
 def _json(file: Path) -> dict[str, Any]:
-    """{} for a file that is not there or is not of that kind: what reads it in earnest says so."""
+    """Return a JSON object; {} where it cannot be read: the loader reports that error."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
