@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import fields
+from typing import Any
 
 import click
 
@@ -113,7 +114,7 @@ def evaluate(
     suite: str | None,
     settings: tuple[str, ...],
     as_json: bool,
-    **values,
+    **values: Any,
 ) -> None:
     """Sample MODEL on benchmarks and grade as in training: Pass@1, Pass@k, maj@k, with intervals.
 
