@@ -86,7 +86,7 @@ def num_tokens(played: Played) -> int:
 
 
 def recall(group: list[Played], stored: Sequence[Played], rng: random.Random) -> Played | None:
-    """For a task whose trajectories all failed: a whole stored success. None where none is needed or there is none."""
+    """Draw a stored success for a task whose trajectories all failed. None: not needed, or nothing is stored."""
     if any(played.trajectory.success for played in group) or not stored:
         return None
     return rng.choice(list(stored))

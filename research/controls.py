@@ -230,7 +230,7 @@ class ShuffledRecall(R3):
     """Recalls rollouts of the problem whatever their verdict and gives them the reward of the one that was asked for."""
 
     def stored(self, uid: str, verdict: Verdict, *, step: int) -> list[Rollout]:
-        """As many as of the verdict that was asked for, of both verdicts."""
+        """Return rollouts of both verdicts, as many as there are of the requested one."""
         asked_for = super().stored(uid, verdict, step=step)
         if not asked_for:
             return []
@@ -244,7 +244,7 @@ class ShuffledRecall(R3):
 
 
 class ShuffledReplay(Lab):
-    """As many off-policy rows as real replay, without its information. It must not help."""
+    """A control with as many off-policy rows as real replay, but without its information. It must not help."""
 
     r3_class = ShuffledRecall
 
@@ -352,7 +352,7 @@ class FreeCollapsed(Lab):
         return [response for group in kept for response in group] + others, dropped
 
     def teaches(self, group: Sequence[Sampled]) -> bool:
-        """Is there a right and a wrong response in it?"""
+        """Tell whether the group has a right and a wrong response."""
         return group_state(response.rollout.verdict for response in group) is GroupState.MIXED
 
 

@@ -263,7 +263,7 @@ def _drawn(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_run(evidence: Evidence) -> Run:
-    """For `compare`. The lines of `metrics` are the stretches between two evaluations, not steps: sums over them are the
+    """Convert for `compare`. The lines of `metrics` are the stretches between two evaluations, not steps: sums over them are the
     run's, means over steps are not."""
     count = len(evidence.curve["step"])
     evaluations = [

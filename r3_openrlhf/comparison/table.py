@@ -210,7 +210,7 @@ def seeds_text(estimate: SeedEstimate | None) -> str:
 
 
 def _estimate(estimate: SeedEstimate | None, form: str, *, num_runs: int | None) -> str:
-    """With the number of runs or pairs where it is not all runs of the arm."""
+    """Write an estimate, with the number of runs or pairs unless it is all runs of the arm."""
     text = interval_text(estimate, form)
     if estimate is None:
         return text

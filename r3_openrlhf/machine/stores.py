@@ -22,13 +22,13 @@ FOLDER = "R3_STORES"  # a variable: a folder of mode 700 on the only node of the
 
 
 class _Rendezvous(Protocol):
-    """What is replaced in torch/distributed/rendezvous.py."""
+    """The function that is replaced in torch/distributed/rendezvous.py."""
 
     _create_c10d_store: Callable[..., object]
 
 
 class _VllmUtils(Protocol):
-    """What is replaced in vllm/distributed/utils.py."""
+    """The function that is replaced in vllm/distributed/utils.py."""
 
     create_tcp_store: Callable[..., object]
 

@@ -58,7 +58,7 @@ _LOOKING: ContextVar[bool] = ContextVar("looking", default=False)
 
 @contextlib.contextmanager
 def looking_only(looking: bool = True) -> Iterator[None]:
-    """In the block no key's value is imported: settings of others are read, not run."""
+    """Import no key's value inside the block: settings of others are read, not run."""
     token = _LOOKING.set(looking or is_looking())
     try:
         yield

@@ -43,7 +43,7 @@ def need_of(name: str) -> dict[str, Any] | None:
 
 
 def _is_met(need: dict[str, Any], config: R3Config) -> bool:
-    """Have all its settings, keys of the configuration or flags of OpenRLHF, such a value?"""
+    """Tell whether all settings of the condition, keys or flags of OpenRLHF, have such a value."""
     return all(_holds(one, _value(one, config)) for one in need["settings"])
 
 

@@ -127,7 +127,7 @@ def _of_run(earlier: RunDirectory) -> Solutions:
 
 
 def _of_evaluation(samples: Path) -> Solutions:
-    """All responses of `r3 eval`, which knows problems by their uids. DataError: it is damaged."""
+    """Yield all responses of `r3 eval`, which knows problems by uid. DataError: the file is damaged."""
     with samples.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             try:
