@@ -309,7 +309,7 @@ def _train(config: R3Config, run: RunDirectory, *, verbose: bool, quiet: bool) -
 )
 @click.pass_context
 def import_script(context: click.Context, words: tuple[str, ...]) -> None:
-    """A command line of OpenRLHF 0.11.2 or verl 0.9.1 as an experiment of R³, and what has no counterpart.
+    """Convert a command line of OpenRLHF 0.11.2 or verl 0.9.1; print what has no counterpart.
 
     A script is read and never run; NAME=VALUE are variables of its environment.
 

@@ -11,12 +11,14 @@ import math
 from collections import Counter, defaultdict
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor
+from torch.utils.data import Dataset, Sampler
+from transformers.trainer_utils import TrainOutput
 from trl import GRPOTrainer
 from trl.trainer.utils import pad, use_adapter
 
@@ -37,6 +39,14 @@ RATIO, SAMPLING = "importance_sampling_ratio", "sampling_per_token_logps"
 Fields = dict[str, Tensor]  # of one row [tokens] or, padded, of many [rows, tokens]
 
 logger = logging.getLogger(__name__)
+
+
+class StoredRow(Protocol):
+    """A recalled or rehearsed row of a MixedBatch, as it travels between the processes."""
+
+    rollout: Rollout
+    advantage: float
+    old_logprobs: np.ndarray | None
 
 
 class R3Trainer(GRPOTrainer):
@@ -145,7 +155,7 @@ class R3Trainer(GRPOTrainer):
 
     # ── a run and its checkpoints ──
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train as TRL does; `resume_from_checkpoint` continues with the history of that step."""
         if self.r3.history is not None or not self.accelerator.is_main_process:
             return super().train(*args, **kwargs)
@@ -159,7 +169,7 @@ class R3Trainer(GRPOTrainer):
             finally:
                 self.r3.history = None
 
-    def _get_train_sampler(self, dataset: Any = None) -> Any:
+    def _get_train_sampler(self, dataset: Dataset | None = None) -> Sampler | None:
         self._sampler = super()._get_train_sampler(dataset)
         return self._sampler
 
@@ -169,7 +179,7 @@ class R3Trainer(GRPOTrainer):
             / f"r3_{self.accelerator.process_index}_of_{self.accelerator.num_processes}.pt"
         )
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+    def _save_checkpoint(self, model: torch.nn.Module, trial: object) -> None:
         """Save what TRL has in no checkpoint (T:1543): the rows of a generation that later steps use."""
         history, steps = self.r3.history, self.args.steps_per_generation * self.num_iterations
         directory = (
@@ -371,7 +381,7 @@ class R3Trainer(GRPOTrainer):
 
     @torch.no_grad()
     def _forward(
-        self, model: Any, batch: Fields, *, compute_entropy: bool = False
+        self, model: torch.nn.Module, batch: Fields, *, compute_entropy: bool = False
     ) -> tuple[Tensor, Any]:
         """Log-probs of the responses [rows, tokens], and their entropies."""
         ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
@@ -468,7 +478,7 @@ class R3Trainer(GRPOTrainer):
             )
         return batch
 
-    def _stored_fields(self, prompt_ids: np.ndarray, row: Any, like: Fields) -> Fields:
+    def _stored_fields(self, prompt_ids: np.ndarray, row: StoredRow, like: Fields) -> Fields:
         """Return the fields of a stored row. Nothing sampled it in this step, so its correction is 1."""
         ids, logprobs = row.rollout.response_ids, row.rollout.response_logprobs
         if not row.rollout.has_logprobs:  # imported
@@ -519,5 +529,5 @@ class R3Trainer(GRPOTrainer):
         with use_adapter(model, adapter_name="ref" if "ref" in model.peft_config else None):
             return self._forward(self.model, batch)[0]
 
-    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+    def _compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any]) -> Tensor:
         return super()._compute_loss(model, inputs) * inputs.get("r3_scale", 1.0)

@@ -13,12 +13,12 @@ import uuid
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import transfer_queue as tq
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY
 from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
@@ -35,6 +35,10 @@ from r3_openrlhf import (
     uid_of,
 )
 
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+    from transfer_queue import KVBatchMeta
+
 
 @register_trainer("r3")
 class R3PPOTrainer(PPOTrainerSync):
@@ -43,7 +47,7 @@ class R3PPOTrainer(PPOTrainerSync):
     Raises:
         ConfigError: an option of verl or of R3Settings that this trainer cannot carry."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: DictConfig) -> None:
         options: Any = OmegaConf.to_container(
             config.get("r3", OmegaConf.create()), resolve=True
         )
@@ -85,7 +89,7 @@ class R3PPOTrainer(PPOTrainerSync):
 
     # ── reflection ──
 
-    def _fetch_one_gen_batch(self) -> Any:
+    def _fetch_one_gen_batch(self) -> TensorDict:
         """verl's prompts; those of reflection groups take the turns of the last problems that are not hard."""
         batch = super()._fetch_one_gen_batch()
         prompts = [list(prompt) for prompt in batch["raw_prompt"]]
@@ -120,7 +124,9 @@ class R3PPOTrainer(PPOTrainerSync):
 
     # ── a step ──
 
-    def _balance_batch(self, batch: Any, metrics: dict[str, Any], **options: Any) -> Any:
+    def _balance_batch(
+        self, batch: KVBatchMeta, metrics: dict[str, Any], **options: Any
+    ) -> KVBatchMeta:
         """Recall before verl counts tokens, and write stored rows over those that give way."""
         fields = ["prompts", "responses", "response_mask", "rm_scores", "rollout_log_probs"]
         rows = self._rows(batch, fields)
@@ -139,10 +145,10 @@ class R3PPOTrainer(PPOTrainerSync):
                 ]
         for i, key in enumerate(batch.keys):
             if key in self.stored:
-                self._write(batch, i, self.stored[key])
+                self._write(batch, i)
         return super()._balance_batch(batch, metrics, **options)
 
-    def _rows(self, batch: Any, fields: list[str]) -> list[tuple[Any, ...]]:
+    def _rows(self, batch: KVBatchMeta, fields: list[str]) -> list[tuple[torch.Tensor, ...]]:
         """Return these fields of each row, [tokens] each."""
         data = tq.kv_batch_get(
             keys=batch.keys, partition_id=batch.partition_id, select_fields=fields
@@ -150,7 +156,13 @@ class R3PPOTrainer(PPOTrainerSync):
         return list(zip(*(data[field].unbind() for field in fields), strict=True))
 
     def _rollout(
-        self, key: str, prompt: Any, response: Any, mask: Any, scores: Any, logprobs: Any
+        self,
+        key: str,
+        prompt: torch.Tensor,
+        response: torch.Tensor,
+        mask: torch.Tensor,
+        scores: torch.Tensor,
+        logprobs: torch.Tensor,
     ) -> Rollout:
         uid, context = self.problem_of[key.rsplit("_", 2)[0]]
         if not mask.all() or not key.endswith("_0"):
@@ -176,8 +188,9 @@ class R3PPOTrainer(PPOTrainerSync):
             epoch=self.epoch,
         )
 
-    def _write(self, batch: Any, place: int, row: Any) -> None:
-        """Write a stored row over a fresh one, with the fields of AgentLoopWorkerTQ."""
+    def _write(self, batch: KVBatchMeta, place: int) -> None:
+        """Write the stored row over the fresh one at this place, with the fields of AgentLoopWorkerTQ."""
+        row = self.stored[batch.keys[place]]
         prompt = torch.as_tensor(self.mixed.prompt_ids_of(row)).long()
         response = torch.as_tensor(row.rollout.response_ids).long()
         ids, scores = torch.cat([prompt, response]), torch.zeros(len(response))
@@ -201,14 +214,14 @@ class R3PPOTrainer(PPOTrainerSync):
         )
         self._put(batch, {batch.keys[place]: fields})
 
-    def _put(self, batch: Any, rows: dict[str, dict[str, Any]]) -> None:
+    def _put(self, batch: KVBatchMeta, rows: dict[str, dict[str, Any]]) -> None:
         tags = [batch.tags[batch.keys.index(key)] for key in rows]
         fields = list_of_dict_to_tensordict(list(rows.values()))
         tq.kv_batch_put(
             keys=list(rows), partition_id=batch.partition_id, fields=fields, tags=tags
         )
 
-    def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
+    def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """verl's pass, which has the entropies; then the stored log-probs, and the advantages."""
         batch = super()._compute_old_log_prob(batch, metrics)
         today = dict(
@@ -232,7 +245,7 @@ class R3PPOTrainer(PPOTrainerSync):
         self.r3.assign_advantages(self.mixed, {source: entropies[source] for source in sources})
         return batch
 
-    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         advantages = {
             self.keys[row.fresh_source]: row.advantage
             for row in self.mixed.trained
@@ -255,7 +268,7 @@ class R3PPOTrainer(PPOTrainerSync):
         return advantages_BT, advantages_BT
 
 
-def refuse(config: Any, r3: R3) -> None:
+def refuse(config: DictConfig, r3: R3) -> None:
     """ConfigError: what verl cannot carry, by name."""
     rollout, actor, algorithm = (
         config.actor_rollout_ref.rollout,

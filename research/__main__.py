@@ -44,7 +44,7 @@ class ErrorsAreSentences(click.Group):
 
 @click.group(cls=ErrorsAreSentences)
 def main() -> None:
-    """Arms x seeds of a million-parameter model, and controls that could show R³ to be useless.
+    """Compare algorithms over seeds on a model of a million parameters, with controls for each part of R³.
 
     \b
     python -m research study                                     six arms x five seeds into runs/lab

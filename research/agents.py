@@ -86,7 +86,7 @@ def num_tokens(played: Played) -> int:
 
 
 def recall(group: list[Played], stored: Sequence[Played], rng: random.Random) -> Played | None:
-    """For a task whose trajectories all failed: a whole stored success. None where none is needed or there is none."""
+    """Draw a stored success for a task whose trajectories all failed. None: not needed, or nothing is stored."""
     if any(played.trajectory.success for played in group) or not stored:
         return None
     return rng.choice(list(stored))
@@ -232,17 +232,29 @@ def table(runs: Sequence[AgentRun], *, against: Sequence[str] = ("gigpo", "hgpo_
     for (variant, arm), of_arm in groups.items():
         cells = [variant, arm, str(len(of_arm)), str(bootstrap([run.area for run in of_arm]))]
         for other in against:
-            areas = {run.seed: run.area for run in groups.get((variant, other), [])}
-            differing = [run.area - areas[run.seed] for run in of_arm if run.seed in areas]
-            cells.append("" if arm == other or not differing else str(bootstrap(differing)))
-        cells += [
-            f"{fmean(run.success[0] for run in of_arm):.2f}",
-            str(bootstrap([run.final for run in of_arm])),
-            " ".join(
-                f"{fmean(run.alone[k] for run in of_arm):.2f}" for k in range(DEEPEST + 1)
-            ),
-            f"{fmean(run.collapsed for run in of_arm):.2f}",
-            f"{fmean(run.recalled for run in of_arm):.1f}",
-        ]
+            is_itself = arm == other
+            cells.append(
+                "" if is_itself else _difference(of_arm, groups.get((variant, other), []))
+            )
+        cells += _cells_after_area(of_arm)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _difference(runs: Sequence[AgentRun], others: Sequence[AgentRun]) -> str:
+    """Return the mean difference in area, over the seeds that both have; "" without such a seed."""
+    areas = {run.seed: run.area for run in others}
+    differences = [run.area - areas[run.seed] for run in runs if run.seed in areas]
+    return str(bootstrap(differences)) if differences else ""
+
+
+def _cells_after_area(runs: Sequence[AgentRun]) -> list[str]:
+    """Return an arm's cells from the first step's successes on."""
+    alone = [fmean(run.alone[k] for run in runs) for k in range(DEEPEST + 1)]
+    return [
+        f"{fmean(run.success[0] for run in runs):.2f}",
+        str(bootstrap([run.final for run in runs])),
+        " ".join(f"{share:.2f}" for share in alone),
+        f"{fmean(run.collapsed for run in runs):.2f}",
+        f"{fmean(run.recalled for run in runs):.1f}",
+    ]

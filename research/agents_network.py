@@ -136,7 +136,7 @@ class NetworkPolicy(nn.Module):
     def play_group(
         self, settings: LabAgents, *, seed: int, num: int, shows_keys: bool, rng: random.Random
     ) -> list[Played]:
-        """So many episodes of task `seed`, side by side."""
+        """Play `num` episodes of task `seed`, side by side."""
         worlds = [Vault(rooms=ROOMS, keys=KEYS, shows_keys=shows_keys) for _ in range(num)]
         uid = task_uid("vault", seed)
         episodes = [

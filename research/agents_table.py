@@ -155,7 +155,7 @@ class TablePolicy:
     def play_group(
         self, settings: LabAgents, *, seed: int, num: int, shows_keys: bool, rng: random.Random
     ) -> list[Played]:
-        """So many episodes of task `seed`, one behind the other."""
+        """Play `num` episodes of task `seed`, one after the other."""
         return [
             self.play(settings, seed=seed, uid=str(i), shows_keys=shows_keys, rng=rng)
             for i in range(num)

@@ -60,26 +60,28 @@ def shares(lab: Lab, labels: list[Label], *, n: int, seed: int = 0) -> Shares:
         group_state(response.rollout.verdict for response in group)
         for group in by_group(sampled)
     ]
-    wrong = [
-        response.rollout.truncated
-        for response in sampled
-        if response.rollout.verdict is Verdict.WRONG
-    ]
-    right = [
-        response.rollout for response in sampled if response.rollout.verdict is Verdict.CORRECT
-    ]
-    earned, world = None, lab.config.data.reasoning_gym.get("world")
-    if world in WORLDS and right:
-        follow, problems = is_earned(world), {label.uid: label.problem for label in labels}
-        earned = fmean(follow(problems[rollout.uid], rollout.text) for rollout in right)
+    rollouts = [response.rollout for response in sampled]
+    wrong = [rollout.truncated for rollout in rollouts if rollout.verdict is Verdict.WRONG]
     return Shares(
         all_wrong=fmean(state is GroupState.NONE_CORRECT for state in states),
         all_correct=fmean(state is GroupState.ALL_CORRECT for state in states),
-        truncated=fmean(response.rollout.truncated for response in sampled),
+        truncated=fmean(rollout.truncated for rollout in rollouts),
         truncated_of_wrong=fmean(wrong) if wrong else None,
         correct=accuracy(sampled),
-        earned=earned,
+        earned=_share_earned(lab, labels, rollouts),
     )
+
+
+def _share_earned(lab: Lab, labels: list[Label], rollouts: Sequence[Rollout]) -> float | None:
+    """Return the share of right responses whose steps are right. None: none is right, or no world says
+    what a right step is."""
+    world = lab.config.data.reasoning_gym.get("world")
+    right = [rollout for rollout in rollouts if rollout.verdict is Verdict.CORRECT]
+    if world not in WORLDS or not right:
+        return None
+    follow = is_earned(world)
+    problems = {label.uid: label.problem for label in labels}
+    return fmean(follow(problems[rollout.uid], rollout.text) for rollout in right)
 
 
 def accuracy(sampled: Sequence[Sampled]) -> float:
@@ -228,7 +230,7 @@ class ShuffledRecall(R3):
     """Recalls rollouts of the problem whatever their verdict and gives them the reward of the one that was asked for."""
 
     def stored(self, uid: str, verdict: Verdict, *, step: int) -> list[Rollout]:
-        """As many as of the verdict that was asked for, of both verdicts."""
+        """Return rollouts of both verdicts, as many as there are of the requested one."""
         asked_for = super().stored(uid, verdict, step=step)
         if not asked_for:
             return []
@@ -242,7 +244,7 @@ class ShuffledRecall(R3):
 
 
 class ShuffledReplay(Lab):
-    """As many off-policy rows as real replay, without its information. It must not help."""
+    """A control with as many off-policy rows as real replay, but without its information. It must not help."""
 
     r3_class = ShuffledRecall
 
@@ -350,7 +352,7 @@ class FreeCollapsed(Lab):
         return [response for group in kept for response in group] + others, dropped
 
     def teaches(self, group: Sequence[Sampled]) -> bool:
-        """Is there a right and a wrong response in it?"""
+        """Tell whether the group has a right and a wrong response."""
         return group_state(response.rollout.verdict for response in group) is GroupState.MIXED
 
 

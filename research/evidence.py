@@ -263,7 +263,7 @@ def _drawn(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_run(evidence: Evidence) -> Run:
-    """For `compare`. The lines of `metrics` are the stretches between two evaluations, not steps: sums over them are the
+    """Convert for `compare`. The lines of `metrics` are the stretches between two evaluations, not steps: sums over them are the
     run's, means over steps are not."""
     count = len(evidence.curve["step"])
     evaluations = [
@@ -336,10 +336,10 @@ def regime_table(regime: Regime) -> str:
         "",
         f"{_percent(regime.collapsed)} of `{reference}`'s groups collapse, {_percent(regime.all_wrong)} are all wrong. Held-out "
         f"accuracy on {how['num_problems']} problems x {how['n_samples']} responses, "
-        f"{_start(comparison)} before training; all arms at {comparison.equal_tokens:,.0f} generated tokens. Had its all-wrong "
-        f"groups cost nothing, `{reference}` would be where it ends with {interval_text(regime.needed, '.2f')} of its tokens.",
+        f"{_start(comparison)} before training; all arms at {comparison.equal_tokens:,.0f} generated tokens. If all-wrong "
+        f"groups were free, `{reference}` would reach its final accuracy with {interval_text(regime.needed, '.2f')} of its tokens.",
         "",
-        f"| arm | seeds | accuracy | less `{reference}`'s, paired | mean over the run, less `{reference}`'s | tokens to "
+        f"| arm | seeds | accuracy | vs. `{reference}`, paired | mean over the run, vs. `{reference}` | tokens to "
         f"`{reference}`'s final accuracy, mean curve | to 75% of its gain | tokens in collapsed groups | trained tokens | "
         f"seconds | seeds for ±{HALF_WIDTH} |",
         f"|{'---|' * 11}",

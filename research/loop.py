@@ -221,7 +221,7 @@ class Lab:
         return batch
 
     def prepare_history(self, labels: list[Label], r3: R3) -> None:
-        """Before the first step. Nothing here; a control knows more."""
+        """Prepare the history before the first step. Does nothing here; a control overrides it."""
 
     def update(self, batch: MixedBatch) -> Update:
         """train.inner_epochs passes over the trained rows of the mixed groups, one optimizer step each.

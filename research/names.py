@@ -64,7 +64,7 @@ class Name(NamedTuple):
 
 
 def names() -> list[Name]:
-    """All of them, in the order of the file."""
+    """Return all names, in the order of the file."""
     with FILE.open(encoding="utf-8", newline="") as stream:
         return [
             Name(*row) for row in csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)

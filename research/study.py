@@ -168,8 +168,8 @@ def run_study(
 
 
 def _end_with_the_study() -> None:
-    """In a worker: it ends as soon as the study's process is gone, however that went. Otherwise it would go on with its run,
-    beside the next study of the same directory. A run that has not finished starts again there."""
+    """End this worker as soon as the study's process is gone. Otherwise it would continue its run next to
+    the next study of the same directory, which starts an unfinished run again."""
     study = multiprocessing.parent_process()
     if study is None:
         raise RuntimeError("a worker of a study is a process of its own")

@@ -102,7 +102,7 @@ def work_out(
 
 
 def word_problem(terms: list[int]) -> str:
-    """As basic_arithmetic does in its simple style."""
+    """Write the sum as basic_arithmetic does in its simple style."""
     return f"Calculate {' + '.join(map(str, terms))}."
 
 
@@ -170,7 +170,7 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
 def train_model(
     tokenizer: PreTrainedTokenizerFast, *, num_steps: int = NUM_STEPS
 ) -> Qwen2ForCausalLM:
-    """On as many threads as torch has."""
+    """Train on as many threads as torch has."""
     draw = partial(draw_examples, tokenizer=tokenizer)
     return pretraining.train_model(tokenizer, RECIPE, draw, num_steps=num_steps)
 

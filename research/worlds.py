@@ -143,31 +143,44 @@ def _problem(
 ) -> tuple[str, list[str]]:
     for _ in range(MAX_TRIES):
         rng.shuffle(kinds)
-        cells: list[Cell] = []
-        for kind in kinds:
-            row = table[cells[-1]].entries[0] if policy.walk and cells else None
-            free = [
-                cell
-                for cell in known[kind]
-                if cell not in cells and (row is None or cell[0] == row)
-            ]
-            if kind in limit:  # the least used first: all of them are used alike
-                fewest = min((uses[cell] for cell in free), default=0)
-                free = [cell for cell in free if uses[cell] == fewest < limit[kind]]
-            if not free:
-                break
-            cells.append(rng.choice(free))
-        rows, columns = [row for row, _ in cells], [column for _, column in cells]
-        if (
-            len(cells) == STEPS
-            and (text := problem_text(policy, rows[:1] if policy.walk else rows, columns))
-            not in seen
-        ):
-            uses.update(cell for cell, kind in zip(cells, kinds, strict=True) if kind in limit)
-            return text, [
-                symbols(entries) for entries in right_solutions(policy, table, rows, columns)
-            ]
+        cells = _cells(policy, table, known, kinds, rng, uses, limit)
+        if len(cells) < STEPS:
+            continue
+        rows = [row for row, _ in cells]
+        columns = [column for _, column in cells]
+        text = problem_text(policy, rows[:1] if policy.walk else rows, columns)
+        if text in seen:
+            continue
+        uses.update(cell for cell, kind in zip(cells, kinds, strict=True) if kind in limit)
+        solutions = right_solutions(policy, table, rows, columns)
+        return text, [symbols(entries) for entries in solutions]
     raise ConfigError("the world has more problems than its cells can make; ask for fewer")
+
+
+def _cells(
+    policy: Policy,
+    table: dict[Cell, Fact],
+    known: dict[str, list[Cell]],
+    kinds: list[str],
+    rng: random.Random,
+    uses: Counter[Cell],
+    limit: dict[str, int],
+) -> list[Cell]:
+    """Draw a cell of each kind; fewer where no cell of a kind is free. Of a kind with a limit the
+    least used come first, so all of them are used alike."""
+    cells: list[Cell] = []
+    for kind in kinds:
+        free = [cell for cell in known[kind] if cell not in cells]
+        if policy.walk and cells:
+            row = table[cells[-1]].entries[0]
+            free = [cell for cell in free if cell[0] == row]
+        if kind in limit:
+            fewest = min((uses[cell] for cell in free), default=0)
+            free = [cell for cell in free if uses[cell] == fewest < limit[kind]]
+        if not free:
+            break
+        cells.append(rng.choice(free))
+    return cells
 
 
 def right_solutions(

@@ -107,7 +107,7 @@ def read_run(path: Path, *, unfinished: bool = False) -> Run:
     finished = directory.finished.is_file()
     if not finished and not unfinished:
         raise R3Error(
-            f"{path} has not finished; the command that started it continues it, --unfinished takes it as it is"
+            f"{path} has not finished; run its command again to continue, or add --unfinished to use it as it is"
         )
     evaluations = _by_step(
         line

@@ -44,7 +44,7 @@ def evaluations_table(comparison: EvaluationComparison) -> str:
                 *(_share(one["value"], one["low"], one["high"]) for one in shares),
             ]
         )
-        less = f"{NOTHING} less {reference}'s, paired by problem"
+        less = f"{NOTHING} vs. {reference}, paired by problem"
         rows.append(
             [less, *(_estimate(differences.get(name), "+.3f", num_runs=None) for name in names)]
         )
@@ -133,7 +133,7 @@ def _rows(comparison: Comparison) -> list[tuple[str, Callable[[ArmResult], str]]
         for one in QUANTITIES
         if any(arm.estimates[one.name] is not None for arm in comparison.arms)
     ]
-    less = f"{NOTHING} less {comparison.reference}'s, paired by seed"
+    less = f"{NOTHING} vs. {comparison.reference}, paired by seed"
     *before, last = [
         (_crossing_label(comparison, n), _crossing_cell(n))
         for n in range(len(comparison.levels))
@@ -210,7 +210,7 @@ def seeds_text(estimate: SeedEstimate | None) -> str:
 
 
 def _estimate(estimate: SeedEstimate | None, form: str, *, num_runs: int | None) -> str:
-    """With the number of runs or pairs where it is not all runs of the arm."""
+    """Write an estimate, with the number of runs or pairs unless it is all runs of the arm."""
     text = interval_text(estimate, form)
     if estimate is None:
         return text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,7 +140,7 @@ def solutions_of(row: dict[str, Any]) -> list[str]:
     return solutions
 
 
-def _cell_of_solutions(row: dict[str, Any]) -> Any:
+def _cell_of_solutions(row: dict[str, Any]) -> object:
     """Return the first cell with solutions, a JSON text as what it holds; None: there is none."""
     for name in SOLUTIONS:
         cell = row.get(name)
@@ -149,11 +150,13 @@ def _cell_of_solutions(row: dict[str, Any]) -> Any:
     return None
 
 
-def _texts_in(cell: Any) -> list[str]:
+def _texts_in(cell: object) -> list[str]:
     """Return the programs in a cell: one, a list, or CodeContests's languages and texts."""
     if isinstance(cell, str):
         return [cell]
     if isinstance(cell, dict):
         pairs = zip(cell.get("language") or [], cell.get("solution") or [], strict=False)
         cell = [text for language, text in pairs if str(language).lower() in PYTHON]
-    return [text for text in cell or [] if isinstance(text, str)]
+    if not isinstance(cell, Iterable):
+        return []
+    return [text for text in cell if isinstance(text, str)]

@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import fields
+from typing import Any
 
 import click
 
@@ -74,7 +75,7 @@ def _lengths(
 @click.option(
     "--hard-of",
     metavar="DIR",
-    help="Only problems that this evaluation of a base model got right at most once.",
+    help="Only problems that the evaluation in DIR solved at most once.",
 )
 @click.option(
     "--against",
@@ -113,7 +114,7 @@ def evaluate(
     suite: str | None,
     settings: tuple[str, ...],
     as_json: bool,
-    **values,
+    **values: Any,
 ) -> None:
     """Sample MODEL on benchmarks and grade as in training: Pass@1, Pass@k, maj@k, with intervals.
 

@@ -41,7 +41,7 @@ class Grading:
         self._grader = make_grader(self._config)
         return self
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *_: object) -> None:
         self._grader.close()
         self._runner.close()
 

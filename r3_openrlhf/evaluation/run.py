@@ -1,5 +1,7 @@
 """One call of `r3 eval`: model, problems, samples, results. Cheap mistakes are found first."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import re
@@ -7,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from r3_openrlhf.config import BenchmarkConfig, DataConfig, R3Config
 from r3_openrlhf.config.loading import RESOLVER, flatten, load_config, of_others, with_overrides
@@ -42,6 +44,9 @@ from r3_openrlhf.runs.first_page import NUM_EXAMPLES, FirstPage, make_page
 from r3_openrlhf.runs.kept_files import copy_in, file_of
 from r3_openrlhf.runs.models.checks import check_own_code, load_tokenizer
 from r3_openrlhf.runs.models.locate import resolve_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 SECTIONS = ("data", "reward", "cluster")  # of the configuration that an evaluation reads
 SINGLE_KEYS = ("model.trust_remote_code=", "model.revision=", "rollout.stop=")
@@ -369,7 +374,9 @@ def _trained_on(
     }
 
 
-def _page(problems: ProblemSet, config: R3Config, tokenizer, model: str) -> FirstPage:
+def _page(
+    problems: ProblemSet, config: R3Config, tokenizer: PreTrainedTokenizerBase, model: str
+) -> FirstPage:
     labels = problems.labels[:: max(1, len(problems.labels) // NUM_EXAMPLES)][:NUM_EXAMPLES]
     rows = [(label, prompt_of(tokenizer, config.data, label)) for label in labels]
     left_out = {
@@ -404,7 +411,7 @@ def _sample(
     options: BenchmarkConfig,
     display: Display,
     config: R3Config,
-    tokenizer,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> Speed:
     if not missing:
         return Speed()

@@ -27,7 +27,7 @@ MODEL_CODE = "R3_MODEL_CODE"
 
 
 def set_environment(values: Mapping[str, str] = ENVIRONMENT) -> None:
-    """In this process, unless the user has set it. torch makes its directory at first use."""
+    """Set variables of this process that the user has not set. torch makes its directory at first use."""
     for name, value in values.items():
         os.environ.setdefault(name, value)
 

@@ -8,18 +8,34 @@ has tensors as before its first load while its weights come, one after another."
 import contextlib
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Protocol
 
 import torch
-from vllm.config import set_current_vllm_config
+from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 from vllm.model_executor.model_loader.reload import layerwise, meta, utils
 
 
+class SyncedWorker(Protocol):
+    """OpenRLHF's worker of vLLM, and what is kept on it here.
+
+    Attributes:
+        r3_experts: layers of experts by their numbers.
+        r3_open: the number of the layer whose weights come now, or "".
+        r3_came: the numbers of the layers whose weights came in this sync."""
+
+    vllm_config: VllmConfig
+    r3_experts: dict[str, RoutedExperts]
+    r3_open: str
+    r3_came: set[str]
+
+    def get_model(self) -> torch.nn.Module:
+        """Return the engine's model."""
+
+
 @contextlib.contextmanager
-def loading(worker: Any, name: str, *, last: bool) -> Iterator[None]:
+def loading(worker: SyncedWorker, name: str, *, last: bool) -> Iterator[None]:
     """Around the load of a weight by OpenRLHF's worker. last: of this sync. ValueError: some did not come."""
-    # layers by their numbers; the open one; those that came
     if not hasattr(worker, "r3_experts"):
         modules = worker.get_model().modules()
         worker.r3_experts = {
@@ -44,7 +60,7 @@ def loading(worker: Any, name: str, *, last: bool) -> Iterator[None]:
         worker.r3_came.clear()
 
 
-def _open(layer: Any) -> None:
+def _open(layer: RoutedExperts) -> None:
     info = layerwise.get_layerwise_info(layer)
     info.kernel_tensors = utils.get_layer_params_buffers(layer)
     info.kernel_non_persistent_buffers = set(layer._non_persistent_buffers_set)
@@ -54,7 +70,7 @@ def _open(layer: Any) -> None:
         weight.data.fill_(torch.nan)  # what does not come is no number
 
 
-def _lay_out(worker: Any) -> None:
+def _lay_out(worker: SyncedWorker) -> None:
     """Lay out the open layer's weights, where CUDA graphs expect them."""
     if not worker.r3_open:
         return

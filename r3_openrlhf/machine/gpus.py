@@ -126,7 +126,7 @@ def _named(gpus: Sequence[Gpu], name: str, *, driver: str) -> list[Gpu]:
 
 
 def taken_memory(gpus: Sequence[Gpu], *, share: float) -> list[tuple[str, bool]]:
-    """Return (a sentence, can no run start?) for each GPU on which other programs have memory. `share`:
+    """Return (warning, is it fatal?) for each GPU on which other programs hold memory. `share`:
     of a GPU, that an engine takes when it starts; vLLM refuses to start where less is free."""
     results = []
     for gpu in gpus:

@@ -7,14 +7,19 @@ timed out during startup" (ray-project/ray issue 65983). Busy processors or a sl
 system are enough. A raylet that knows the ports does not wait. Ray has options for all four, and
 forgets the fourth."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import secrets
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from r3_openrlhf.machine.ports import free_port
+
+if TYPE_CHECKING:
+    from ray._private.services import ProcessInfo
 
 # Arguments of ray/_private/services.py:1587, `start_raylet`.
 _DASHBOARD_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
@@ -55,7 +60,7 @@ def patient_raylet(*, common_port: int | None = None) -> Iterator[None]:
 
     start_raylet, start_process = services.start_raylet, services.start_ray_process
 
-    def start_raylet_with_ports(*arguments: Any, **options: Any) -> Any:
+    def start_raylet_with_ports(*arguments: Any, **options: Any) -> ProcessInfo:
         dashboard = utils.get_dashboard_dependency_error() is None
         for name in (
             (*_DASHBOARD_PORTS, "runtime_env_agent_port")
@@ -72,7 +77,7 @@ def patient_raylet(*, common_port: int | None = None) -> Iterator[None]:
 
         def start_process_with_flags(
             command: list[str], process_type: str, *positional: Any, **more: Any
-        ) -> Any:
+        ) -> ProcessInfo:
             if process_type == ray_constants.PROCESS_TYPE_RAYLET:
                 command = [*command, *flags]
             return start_process(command, process_type, *positional, **more)

@@ -35,7 +35,7 @@ def sweep(folder: Path = FOLDER, *, names: tuple[str, ...] = STACK_NAMES) -> lis
 
 
 def look(path: Path) -> os.stat_result | None:
-    """None: it is gone. Another agent of this node may remove it at any time."""
+    """Look at a file; None: it is gone. Another agent of this node may remove it at any time."""
     try:
         return path.stat()
     except FileNotFoundError:

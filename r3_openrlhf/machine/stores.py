@@ -3,14 +3,34 @@
 torch and vLLM have a process listen on every interface instead, for anybody: who connects lists,
 reads and writes all keys, and vLLM unpickles values. Several nodes: docs/cluster.md."""
 
+from __future__ import annotations
+
 import functools
 import os
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Protocol
 
 from wrapt import register_post_import_hook
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.distributed import FileStore
+
 FOLDER = "R3_STORES"  # a variable: a folder of mode 700 on the only node of the run
+
+
+class _Rendezvous(Protocol):
+    """The function that is replaced in torch/distributed/rendezvous.py."""
+
+    _create_c10d_store: Callable[..., object]
+
+
+class _VllmUtils(Protocol):
+    """The function that is replaced in vllm/distributed/utils.py."""
+
+    create_tcp_store: Callable[..., object]
 
 
 def install() -> None:
@@ -29,7 +49,7 @@ def on_one_node(folder: Path) -> dict[str, str]:
     return {FOLDER: str(folder), **addresses}
 
 
-def _store(host: str, port: int, world_size: int, timeout: object) -> Any:
+def _store(host: str, port: int, world_size: int, timeout: object) -> FileStore | None:
     """Return the store of the group that would meet at HOST:PORT; None on several nodes."""
     if not (folder := os.environ.get(FOLDER)):
         return None
@@ -40,7 +60,7 @@ def _store(host: str, port: int, world_size: int, timeout: object) -> Any:
     return store
 
 
-def _patch_torch(module: Any) -> None:
+def _patch_torch(module: _Rendezvous) -> None:
     """torch/distributed/rendezvous.py:188, of tcp:// and env://: rank 0 starts a TCPStore."""
     upstream = module._create_c10d_store
 
@@ -56,7 +76,7 @@ def _patch_torch(module: Any) -> None:
     module._create_c10d_store = create
 
 
-def _patch_vllm(module: Any) -> None:
+def _patch_vllm(module: _VllmUtils) -> None:
     """vllm/distributed/utils.py:499: StatelessProcessGroup unpickles what this store says."""
     upstream = module.create_tcp_store
 
@@ -72,7 +92,7 @@ def _patch_vllm(module: Any) -> None:
     module.create_tcp_store = create
 
 
-def _patch_ray_executor(module: Any) -> None:
+def _patch_ray_executor(module: ModuleType) -> None:
     """vllm/v1/executor/ray_executor_v2.py:127: an engine of several GPUs has a TCPStore, too."""
     worker = module.RayWorkerProc
     upstream = worker.create_dist_init_method

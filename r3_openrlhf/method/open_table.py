@@ -5,7 +5,7 @@
     ranking.score=scores.py:least            one in a file, relative to the working directory
     RankingSettings(score=least)             the function itself, in a loop of one's own
 
-An unknown word is an error everywhere; no entry is the one that is meant where nothing fits.
+An unknown word is an error everywhere; there is no fallback entry.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _LOOKING: ContextVar[bool] = ContextVar("looking", default=False)
 
 @contextlib.contextmanager
 def looking_only(looking: bool = True) -> Iterator[None]:
-    """In the block no key's value is imported: settings of others are read, not run."""
+    """Import no key's value inside the block: settings of others are read, not run."""
     token = _LOOKING.set(looking or is_looking())
     try:
         yield

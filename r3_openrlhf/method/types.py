@@ -14,7 +14,7 @@ from r3_openrlhf.method.errors import InvalidValue, quoted
 
 
 class Word(StrEnum):
-    """One of a fixed set of words. Plain text is equal to it, and is checked where it comes in."""
+    """One of a fixed set of words, equal to the same plain text; `checked` validates what a user gives."""
 
     @classmethod
     def checked(cls, name: str, value: str) -> Self:

@@ -342,7 +342,7 @@ def _write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
 
 
 def _append_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
-    """All lines, or none when one of them cannot be written."""
+    """Append all lines, or none if one of them cannot be written."""
     encoded = []
     for line in lines:
         if "step" not in line:

@@ -90,7 +90,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect(Totals):
-    """All steps of a run. See `effect_of`."""
+    """The effect over all steps of a run. See `effect_of`."""
 
     held_out: HeldOut | None
     steps: list[Totals]

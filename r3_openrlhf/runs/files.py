@@ -186,7 +186,7 @@ def read_lines(path: Path, kind: type = AnyLine) -> Iterator[dict[str, Any]]:
 
 
 def check_line(line: dict[str, Any], kind: type) -> None:
-    """Before a line is written: ValueError for what `read_lines` would refuse."""
+    """Raise ValueError for a line that `read_lines` would refuse. Called before it is written."""
     try:
         msgspec.convert(line, kind, strict=True)
     except msgspec.ValidationError as error:

@@ -84,7 +84,7 @@ class FirstPage:
             raise ConfigError("; ".join(refusals))
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, with nothing cut."""
+        """Return the fields for JSON, uncut."""
         return asdict(self) | {"read": self.used + sum(self.left_out.values())}
 
     def lines(self) -> list[str]:

@@ -157,7 +157,7 @@ class StepClock:
     def from_environment(
         cls, *, save_minutes: float | None, environment: Mapping[str, str] = os.environ
     ) -> StepClock:
-        """With the deadline of R3_DEADLINE, or none. ValueError: R3_DEADLINE is no number."""
+        """Make a clock with the deadline of R3_DEADLINE, if it is set. ValueError: it is no number."""
         deadline = float(environment.get(DEADLINE) or math.inf)
         return cls(save_minutes=save_minutes, deadline=deadline)
 

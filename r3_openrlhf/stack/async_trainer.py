@@ -10,8 +10,6 @@ one holds them (:269), with a queue of batches (:292) and a lock between samplin
                                     the queue held after it is lost, and asked again
 """
 
-from typing import Any
-
 import ray
 import transformers
 from openrlhf.trainer import ppo_trainer_async
@@ -28,7 +26,7 @@ from r3_openrlhf.stack.samples_generator import BatchFacts, R3SamplesGenerator, 
 from r3_openrlhf.stack.trainer import RecordedSteps, wait_for_engines
 
 
-def _below(actor) -> Any:
+def _below(actor) -> type:
     """Return the decorated class under a Ray actor's name (ppo_trainer_async.py:37, :167, :268)."""
     return actor.__ray_metadata__.modified_class.__ray_actor_class__
 

@@ -3,9 +3,8 @@ and gradient.
 
 Shapes: T tokens of a (packed) batch, H hidden, V vocabulary, C tokens of a chunk."""
 
-from typing import Any
-
 import torch
+from torch.autograd.function import FunctionCtx
 
 from r3_openrlhf.method.core.entropy import token_logprobs_and_entropy
 
@@ -58,7 +57,7 @@ def chunked_logprobs_and_entropy(
 class _ChunkedLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: FunctionCtx,
         hidden_TH: torch.Tensor,
         weight_VH: torch.Tensor,
         labels_T: torch.Tensor,
@@ -79,7 +78,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
         return logprobs_T
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: FunctionCtx, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (gradient_T,) = gradients
         hidden_TH, weight_VH, labels_T, logsumexp_T = ctx.saved_tensors
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]

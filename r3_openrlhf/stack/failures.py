@@ -44,7 +44,7 @@ SEEN_S = 3.0  # until Ray knows that a process is gone, which its neighbours not
 
 
 class ActorLost(Exception):
-    """The process of an actor ended, of which the others only say that a connection broke."""
+    """An actor's process died; the other processes report only broken connections."""
 
 
 def lost_actor(ray: ModuleType) -> ActorLost | None:

@@ -4,6 +4,7 @@ weights were not finite when they were loaded."""
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -83,7 +84,9 @@ def advice(first: str, model: Trained, config: R3Config) -> str:
     return f"A lower {model.learning_rate} usually helps"
 
 
-def check_loaded(model: torch.nn.Module, args: Any, *, folder: str, path: str) -> None:
+def check_loaded(
+    model: torch.nn.Module, args: SimpleNamespace, *, folder: str, path: str
+) -> None:
     """Raise TrainingStopped on every rank where a weight that upstream has loaded is not finite.
 
     folder: of the model's checkpoints (ppo_actor.py:565, ppo_critic.py:239). path: of the model that a new run loads."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
+from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.utils import has_inf_or_nan
 
 from r3_openrlhf.stack.idle_rows import over_ranks
@@ -49,7 +50,9 @@ def report_true_norms(optimizer: object) -> None:
         optimizer.step = _nan_for_assertion(optimizer, optimizer.step)
 
 
-def _nan_for_assertion(optimizer: Any, step: Callable[..., None]) -> Callable[..., None]:
+def _nan_for_assertion(
+    optimizer: BF16_Optimizer, step: Callable[..., None]
+) -> Callable[..., None]:
     def checked_step(*args: Any, **kwargs: Any) -> None:
         try:
             step(*args, **kwargs)
@@ -84,7 +87,7 @@ def not_finite_weight(model: torch.nn.Module) -> str | None:
 class UpdateWatch:
     """Watch one update of a model on this rank."""
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: DeepSpeedEngine) -> None:
         self.engine = engine
         self.skipped_steps = engine.skipped_steps
         self.micro_batch = 0

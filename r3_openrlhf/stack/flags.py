@@ -43,11 +43,11 @@ def need_of(name: str) -> dict[str, Any] | None:
 
 
 def _is_met(need: dict[str, Any], config: R3Config) -> bool:
-    """Have all its settings, keys of the configuration or flags of OpenRLHF, such a value?"""
+    """Tell whether all settings of the condition, keys or flags of OpenRLHF, have such a value."""
     return all(_holds(one, _value(one, config)) for one in need["settings"])
 
 
-def _value(setting: dict[str, Any], config: R3Config) -> Any:
+def _value(setting: dict[str, Any], config: R3Config) -> object:
     flag = setting["name"].removeprefix("openrlhf.")
     is_key = flag == setting["name"]
     return functools.reduce(getattr, flag.split("."), config) if is_key else config.flag(flag)
@@ -69,14 +69,16 @@ _PACKAGES = {
 }
 
 
-def check_flag(name: str, value: Any, config: R3Config) -> None:
-    """Raise ConfigError for a flag that would be ignored or break the run; an off flag is none."""
+def check_flag(name: str, value: object, config: R3Config) -> None:
+    """Raise ConfigError for a flag that would be ignored or break the run. One that is off passes."""
     if value is None or value is False:
         return
     reason = refusal(name, algo=config.algo)
-    passing, why = VALUES.get(name, ((value,), ""))
-    if value not in passing:
-        reason = f"{why}; use {' or '.join(passing)}"
+    limited = VALUES.get(name)
+    if limited is not None:
+        passing, why = limited
+        if value not in passing:
+            reason = f"{why}; use {' or '.join(passing)}"
     if name == "ds.lora.target_modules" and "all-linear" in (
         value if isinstance(value, list) else [value]
     ):

@@ -1,9 +1,11 @@
 """Begin a run's store with the successes of `r3 history import` (history.start)."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,10 +21,15 @@ from r3_openrlhf.problems.training_file import read_prompts
 from r3_openrlhf.runs import checkpoint_record
 from r3_openrlhf.runs.directory import RunDirectory, write_whole
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 FOREIGN = -4.0  # nats a token: another style, which can destroy a policy (docs/lab.md)
 
 
-def check_start(config: R3Config, run: RunDirectory, tokenizer: Any) -> list[str]:
+def check_start(
+    config: R3Config, run: RunDirectory, tokenizer: PreTrainedTokenizerBase
+) -> list[str]:
     """Lines of the first page about the successes that the run begins, or began, with: their number and
     three of them.
 

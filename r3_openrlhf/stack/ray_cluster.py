@@ -210,8 +210,8 @@ def check_devices(
 
 @contextlib.contextmanager
 def limited_placement(ray: ModuleType, config: R3Config) -> Iterator[None]:
-    """For the block, let `ready` of a placement group wait for cluster.placement_minutes, then raise
-    R3Error. Upstream waits for ever (cli/train_ppo_ray.py:50, vllm_engine.py:251, launcher.py:252)."""
+    """Let `ready` of a placement group raise R3Error after cluster.placement_minutes, inside the
+    block. Upstream has no limit (cli/train_ppo_ray.py:50, vllm_engine.py:251, launcher.py:252)."""
     from ray.util.placement_group import PlacementGroup
 
     ready, minutes = PlacementGroup.ready, config.cluster.placement_minutes

@@ -22,6 +22,7 @@ from openrlhf.trainer.ppo_utils import samples_generator
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
+from openrlhf.utils.deepspeed import DeepspeedStrategy
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.prompts import ChosenStates, Prefix, PromptMaker, StepPrompts
@@ -53,7 +54,7 @@ COUNTS = (
 )
 
 
-def keep_order(strategy: Any, config: R3Config) -> None:
+def keep_order(strategy: DeepspeedStrategy, config: R3Config) -> None:
     """Ask the problems in the training file's order. ppo_trainer.py:42 always shuffles."""
     if config.data.order == "shuffled":
         return
@@ -66,7 +67,7 @@ def keep_order(strategy: Any, config: R3Config) -> None:
         _shuffle: bool,
         *more: Any,
         **others: Any,
-    ) -> Any:
+    ) -> object:
         return make(dataset, batch_size, pin_memory, False, *more, **others)
 
     strategy.setup_dataloader = in_order

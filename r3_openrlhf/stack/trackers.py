@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 from r3_openrlhf.config import R3Config
@@ -49,7 +50,7 @@ def name_wandb_run(config: R3Config, run: RunDirectory) -> None:
         os.environ.setdefault(f"WANDB_{name}", value)
 
 
-def describe_wandb_run(wandb: Any, config: R3Config) -> None:
+def describe_wandb_run(wandb: ModuleType, config: R3Config) -> None:
     """Add the run's settings as `config.r3`, and draw evaluations over their step: OpenRLHF (:80)
     names eval/epoch, which nothing logs."""
     settings = json.loads(without_secrets(json.dumps(settings_of(config))))
@@ -82,7 +83,11 @@ def user_tracker(config: R3Config) -> Callable[[str, int, Mapping[str, Any]], st
 
 
 def log_completions(
-    wandb: Any, records: Sequence[dict[str, Any]], problems: Mapping[str, Problem], *, step: int
+    wandb: ModuleType,
+    records: Sequence[dict[str, Any]],
+    problems: Mapping[str, Problem],
+    *,
+    step: int,
 ) -> None:
     """Log `train/completions`: ROWS_OF_GROUP responses each of groups from all over the step.
 

@@ -453,7 +453,7 @@ class R3Trainer(RecordedSteps, UpstreamTrainer):
 
 
 def wait_for_engines(engines, run: RunDirectory) -> None:
-    """Until each engine answers; then models are loaded. The error of one that died."""
+    """Wait until each engine answers, then announce that models load. Raises the error of one that died."""
     ray.get([engine.get_num_unfinished_requests.remote() for engine in engines])
     announce(run, Phase.LOADING)
 

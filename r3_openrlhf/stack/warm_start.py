@@ -10,6 +10,7 @@ from typing import Any
 
 import ray
 import torch
+from openrlhf.trainer.ray.launcher import RayActorGroup
 
 from r3_openrlhf.method.types import Rollout
 from r3_openrlhf.stack.batching import effective_ranks, num_fillers
@@ -17,7 +18,12 @@ from r3_openrlhf.stack.convert import experience_from_recalled, filler_experienc
 
 
 def warm_start(
-    actors: Any, rows: Sequence[Rollout], args: Any, *, passes: int, pad_token_id: int
+    actors: RayActorGroup,
+    rows: Sequence[Rollout],
+    args: SimpleNamespace,
+    *,
+    passes: int,
+    pad_token_id: int,
 ) -> list[dict]:
     """Train the policy on the rows, each after its own prompt, in updates of at most train.batch_size rows.
 

@@ -160,7 +160,7 @@ def _message(message: str, status: int) -> Response:
 
 
 class _Gate:
-    """Turns away what is not for us, and puts HEADERS on every answer."""
+    """Rejects foreign hosts and readers without the token; adds HEADERS to every response."""
 
     def __init__(self, app: ASGIApp, *, token: str | None, root_path: str) -> None:
         self._app = app

@@ -1,5 +1,7 @@
 """`r3 view`."""
 
+from __future__ import annotations
+
 import getpass
 import os
 import re
@@ -11,12 +13,15 @@ import webbrowser
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from r3_openrlhf.config.access import check_access, new_token, read_token
 from r3_openrlhf.method.errors import R3Error, quoted
+
+if TYPE_CHECKING:
+    from r3_openrlhf.view.library import Library
 
 TOKEN = "R3_VIEW_TOKEN"
 
@@ -117,7 +122,7 @@ def report(paths: tuple[str, ...], out: Path, overwrite: bool) -> None:
 
 
 def serve(
-    library: Any,
+    library: Library,
     *,
     host: str,
     port: int,

@@ -72,26 +72,36 @@ def curves_of(
     the rollouts, too."""
     columns = [_columns(run, every, counted) for run in runs]
     present = {key for run in columns for key in run["series"]}
+    sections = _sections(present, several=len(runs) > 1)
+    others = sorted(present - _DRAWN)
+    if others:
+        alone = [Chart(title=key, unit="", series={key: key}) for key in others]
+        charts = [_plain(chart, present) for chart in alone]
+        sections.append({"title": OTHERS, "charts": charts})
+    arms = []
+    if len(runs) > 1:
+        names = {run.name: _arm_name(run) for run in runs}
+        arms = arms_of(names, columns)
+    return {"runs": columns, "arms": arms, "sections": sections, "counted": counted}
+
+
+def _sections(present: set[str], *, several: bool) -> list[dict[str, Any]]:
+    """Return the sections of curves.yaml that have values. several: of several runs, a picture has
+    one series."""
     sections = []
     for section in PICTURES.sections:
         charts = [chart for chart in section.charts if present & chart.series.keys()]
-        if len(runs) > 1:
+        if several:
             charts = [part for chart in charts for part in _parts(chart, present)]
         if charts:
-            sections.append(
-                {"title": section.title, "charts": [_plain(chart, present) for chart in charts]}
-            )
-    if others := sorted(present - _DRAWN):
-        alone = [
-            _plain(Chart(title=key, unit="", series={key: key}), present) for key in others
-        ]
-        sections.append({"title": OTHERS, "charts": alone})
-    # A run whose settings cannot be read is an arm of its own.
-    names = {
-        run.name: arm_of(run.config) if run.config is not None else run.name for run in runs
-    }
-    arms = arms_of(names, columns) if len(runs) > 1 else []
-    return {"runs": columns, "arms": arms, "sections": sections, "counted": counted}
+            plain = [_plain(chart, present) for chart in charts]
+            sections.append({"title": section.title, "charts": plain})
+    return sections
+
+
+def _arm_name(run: RunReader) -> str:
+    """Name the arm of a run. A run whose settings cannot be read is an arm of its own."""
+    return run.name if run.config is None else arm_of(run.config)
 
 
 def arms_of(
@@ -110,46 +120,54 @@ def arms_of(
 
 
 def _arm(name: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    names = [run["name"] for run in runs]
     arm: dict[str, Any] = {
         "name": name,
-        "runs": names,
+        "runs": [run["name"] for run in runs],
         "has_rollouts": False,
         "series": {},
         "low": {},
         "high": {},
     }
-    for is_held_out in (False, True):
-        axes = [run["held_out"] if is_held_out else run for run in runs]
-        steps = sorted({step for axis in axes for step in axis["steps"]})
-        own = arm.setdefault("held_out", {}) if is_held_out else arm
-        own["steps"], own["tokens"] = (
-            steps,
-            _ends(steps, [(axis["steps"], axis["tokens"]) for axis in axes])["series"],
-        )
-        for key in sorted(
-            {
-                key
-                for run in runs
-                for key in run["series"]
-                if key.startswith(HELD_OUT) is is_held_out
-            }
-        ):
-            columns = [
-                (axis["steps"], run["series"][key])
-                for axis, run in zip(axes, runs, strict=True)
-                if key in run["series"]
-            ]
-            for end, values in _ends(steps, columns, _BOUNDS.get(key, UNBOUNDED)).items():
-                if end == "series" or any(value is not None for value in values):
-                    arm[end][key] = values
+    arm |= _add_curves(arm, runs, axes=runs, is_held_out=False)
+    evaluations = [run["held_out"] for run in runs]
+    arm["held_out"] = _add_curves(arm, runs, axes=evaluations, is_held_out=True)
     return arm
+
+
+def _add_curves(
+    arm: dict[str, Any],
+    runs: Sequence[Mapping[str, Any]],
+    *,
+    axes: Sequence[Mapping[str, Any]],
+    is_held_out: bool,
+) -> dict[str, list[Any]]:
+    """Add the curves of the training steps, or of the evaluations, to an arm. Returns their steps and
+    tokens.
+
+    axes: steps and tokens of each run."""
+    steps = sorted({step for axis in axes for step in axis["steps"]})
+    keys = {key for run in runs for key in run["series"]}
+    for key in sorted(keys):
+        if key.startswith(HELD_OUT) is not is_held_out:
+            continue
+        columns = [
+            (axis["steps"], run["series"][key])
+            for axis, run in zip(axes, runs, strict=True)
+            if key in run["series"]
+        ]
+        ends = _ends(steps, columns, _BOUNDS.get(key, UNBOUNDED))
+        for end, values in ends.items():
+            has_values = any(value is not None for value in values)
+            if end == "series" or has_values:
+                arm[end][key] = values
+    tokens = _ends(steps, [(axis["steps"], axis["tokens"]) for axis in axes])
+    return {"steps": steps, "tokens": tokens["series"]}
 
 
 def _ends(
     steps: Sequence[int],
     columns: Sequence[tuple[Sequence[int], Sequence[Any]]],
-    bounds: Any = None,
+    bounds: tuple[float, float] | None = None,
 ) -> dict[str, list[float | None]]:
     """Return "series" (the mean), "low" and "high" at each step, from steps and values of each run."""
     of_runs = [dict(zip(*of_run, strict=True)) for of_run in columns]
@@ -221,26 +239,18 @@ def _read_columns(
 ) -> dict[str, Any]:
     lines, evaluations = run.metrics(), run.evaluations()
     steps = [line["step"] for line in lines]
-    numbers = (
-        key
-        for line in lines
-        if every
-        for key, value in line.items()
-        if type(value) in (int, float)
-    )
+    keys = set(_DRAWN)
+    if every:
+        keys |= _keys_of_numbers(lines)
     series = {}
-    for key in _DRAWN | ({*numbers} - {"step"}):
+    for key in keys:
         if key.startswith(HELD_OUT):
             values = [_short(line.get(key.removeprefix(HELD_OUT))) for line in evaluations]
         elif key.startswith("fate:"):
             values = [counted[step].get(key, 0) if step in counted else None for step in steps]
         else:
             values = [_short(line.get(key)) for line in lines]
-        if any(values) or (
-            any(value is not None for value in values)
-            and key not in PICTURES.colours
-            and (":" not in key or every)
-        ):
+        if _is_shown(key, values, every):
             series[key] = values
     return {
         "name": run.name,
@@ -253,6 +263,24 @@ def _read_columns(
         "series": series,
         "has_rollouts": bool(run.steps()),
     }
+
+
+def _keys_of_numbers(lines: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return the keys of metrics.jsonl that have a number somewhere."""
+    keys = set()
+    for line in lines:
+        keys |= {key for key, value in line.items() if type(value) in (int, float)}
+    return keys - {"step"}
+
+
+def _is_shown(key: str, values: Sequence[float | None], every: bool) -> bool:
+    """Tell whether a series is drawn. One of zeros alone is not where its key has a colour, and a key
+    with a colon only with `every`."""
+    if any(values):
+        return True
+    if all(value is None for value in values) or key in PICTURES.colours:
+        return False
+    return every or ":" not in key
 
 
 def _short(value: float | None) -> float | None:

@@ -162,7 +162,7 @@ def _before_first_step(run: RunReader) -> str:
 
 
 def _learning(run: RunReader, lines: Steps) -> Answer:
-    """By held-out accuracy, if its change has an interval; accuracy in training decides nothing."""
+    """Judge by held-out accuracy, if its change has an interval; accuracy in training decides nothing."""
     held_out = None
     with suppress(R3Error):  # a damaged file, which the page names
         held_out = held_out_of(run.directory)

@@ -31,7 +31,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """In one run."""
+    """The history of a problem in one run."""
 
     run: RunReader
     points: list[Moment]
@@ -60,7 +60,7 @@ def problem_page(library: Library, name: str, uid: str) -> str:
 
 
 def life_of(run: RunReader, rollouts: Sequence[Row]) -> Life:
-    """From every rollout of the problem, in the order of steps."""
+    """Summarise all rollouts of the problem, given in the order of steps."""
     settings = run.config.reflection if run.config is not None else ReflectionSettings()
     tau = settings.threshold if run.config is not None else None
     groups = [

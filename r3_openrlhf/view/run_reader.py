@@ -37,7 +37,7 @@ Stamp = tuple[int, int, int]
 
 
 class NotThere(R3Error):
-    """There is no such page."""
+    """The requested page does not exist."""
 
 
 def is_count(text: str) -> bool:

@@ -92,7 +92,7 @@ class TokenTexts:
         return self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
     def whole_text(self, ids: Sequence[int]) -> str:
-        """With special tokens: the prompt as the model saw it."""
+        """Decode with special tokens: the prompt as the model saw it."""
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)
 
 

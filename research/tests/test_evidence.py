@@ -251,7 +251,7 @@ def test_the_tables_by_hand(kept):
         in result.stdout
     )
     assert (
-        "Had its all-wrong groups cost nothing, `grpo` would be where it ends with 0.70 [0.70, 0.70] of"
+        "If all-wrong groups were free, `grpo` would reach its final accuracy with 0.70 [0.70, 0.70] of"
         in result.stdout
     )
     (row,) = [line for line in result.stdout.splitlines() if line.startswith("| `r3` | 3 |")]

@@ -80,7 +80,7 @@ def test_the_table_and_what_is_refused_or_said(tmp_path):
     )
     assert "| math500: Pass@1 | 0.333 [0.000, 0.667] | 0.750 [" in done.stdout
     assert (
-        "| – less base's, paired by problem | – | +0.333 [+0.333, +0.333], 3 pairs |"
+        "| – vs. base, paired by problem | – | +0.333 [+0.333, +0.333], 3 pairs |"
         in done.stdout
     )
     found = json.loads(call(tmp_path, "--reference", "r3", "--json").stdout)

@@ -287,15 +287,10 @@ def missing(files: Iterable[str]) -> Iterator[str]:
 def wrong_with_command(command: click.Command, words: list[str]) -> Iterator[str]:
     """`command`: r3, or the one of research/, which also knows the experiments of that directory by name."""
     find = load if command is research else load_config
-    context = click.Context(command)
-    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
-        name, *words = words
-        subcommand = command.get_command(context, name)
-        if subcommand is None:
-            yield f"there is no command {name}"
-            return
-        command = subcommand
-        context = click.Context(subcommand, info_name=name, parent=context)
+    command, words = innermost(command, words)
+    if command is None:
+        yield f"there is no command {words[0]}"
+        return
     try:
         options = command.make_context(command.name, list(words)).params
     except click.exceptions.Exit:  # --help, --version
@@ -306,13 +301,30 @@ def wrong_with_command(command: click.Command, words: list[str]) -> Iterator[str
     yield from unknown_arms(options.get("arms") or "")
     own_arms = options.get("own_arms") or ()
     settings = [word for word in words if SETTING.fullmatch(word) and word not in own_arms]
-    experiment = experiment_of(settings)
-    if experiment is None:
-        experiment = options.get("experiment") or "cpu_smoke"
+    experiment = experiment_of(settings) or options.get("experiment") or "cpu_smoke"
     if experiment != "NAME":
         others = [word for word in settings if not word.startswith("experiment=")]
         yield from wrong_settings(others, experiment=experiment, find=find)
-    for text in own_arms:
+    yield from wrong_own_arms(own_arms, experiment)
+
+
+def innermost(
+    command: click.Command, words: list[str]
+) -> tuple[click.Command | None, list[str]]:
+    """The command that the first words name, and the words after them; None, and its name first: there is none."""
+    context = click.Context(command)
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        name, *following = words
+        subcommand = command.get_command(context, name)
+        if subcommand is None:
+            return None, words
+        command, words = subcommand, following
+        context = click.Context(subcommand, info_name=name, parent=context)
+    return command, words
+
+
+def wrong_own_arms(texts: Iterable[str], experiment: str) -> Iterator[str]:
+    for text in texts:
         try:
             composed = settings_of(experiment, text, 1, Path("runs"), [])
             load(composed[0], composed[1:])

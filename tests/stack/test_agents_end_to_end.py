@@ -74,21 +74,26 @@ def test_every_turn_is_a_row(run):
         trajectories = {}
         for row in plain:
             trajectories.setdefault((row["uid"], row["trajectory"]), []).append(row)
-        assert len(trajectories) == PLAYED and len({uid for uid, _ in trajectories}) == 4
+        assert len(trajectories) == PLAYED
+        assert len({uid for uid, _ in trajectories}) == 4
         for turns in trajectories.values():
-            assert [row["turn"] for row in turns] == list(range(len(turns))) and len(turns) <= 6
-            assert len({row["verdict"] for row in turns}) == 1
-            assert all(row["prompt"].count(" -> ") == min(row["turn"], 2) for row in turns)
-            for row, following in zip(turns, turns[1:], strict=False):
-                paid = row["turn_reward"] - (0 if row["valid"] else 0.1)
-                assert row["step_return"] == pytest.approx(
-                    paid + 0.95 * following["step_return"]
-                )
+            check_turns(turns)
         right = sum(turns[0]["verdict"] == "correct" for turns in trajectories.values())
         assert step["r3/agents/success_rate"] == pytest.approx(right / PLAYED)
-        assert step["r3/agents/invalid_rate"] == pytest.approx(
-            sum(not row["valid"] for row in plain) / len(plain)
-        )
+        invalid = sum(not row["valid"] for row in plain)
+        assert step["r3/agents/invalid_rate"] == pytest.approx(invalid / len(plain))
+
+
+def check_turns(turns):
+    """The rows of one trajectory: in order, with one verdict, a memory of two turns, discounted returns."""
+    assert [row["turn"] for row in turns] == list(range(len(turns)))
+    assert len(turns) <= 6
+    assert len({row["verdict"] for row in turns}) == 1
+    for row in turns:
+        assert row["prompt"].count(" -> ") == min(row["turn"], 2)
+    for row, following in zip(turns, turns[1:], strict=False):
+        paid = row["turn_reward"] - (0 if row["valid"] else 0.1)
+        assert row["step_return"] == pytest.approx(paid + 0.95 * following["step_return"])
 
 
 def test_held_out_tasks_are_played(run):

@@ -138,14 +138,7 @@ def test_windows_share_idle_rows_and_every_rank_makes_as_many_passes(seed):
         order = list(range(windows * size))
         draw.shuffle(order)
         parts = dealt(order, idle, windows)
-        assert sorted(i for rows in parts for i in rows) == sorted(order) and {
-            len(rows) for rows in parts
-        } == {size}
-        if any(idle):
-            counts = [sum(idle[i] for i in rows) for rows in parts]
-            assert max(counts) - min(counts) <= 1
-        else:
-            assert [i for rows in parts for i in rows] == order
+        check_dealt(parts, order, idle, size)
         laid_out.append((idle, lengths, parts))
 
     def needed(rows):
@@ -155,26 +148,39 @@ def test_windows_share_idle_rows_and_every_rank_makes_as_many_passes(seed):
     for idle, lengths, parts in laid_out:
         own = agreed_counts(parts, idle, lengths, needed, lambda counts: counts)
         agreed = [max(pair) for pair in zip(agreed, own, strict=True)]
+
+    def over_ranks(counts):
+        return [max(pair) for pair in zip(agreed, counts, strict=True)]
+
     for idle, lengths, parts in laid_out:
-        counts = agreed_counts(
-            parts,
-            idle,
-            lengths,
-            needed,
-            lambda counts: [max(pair) for pair in zip(agreed, counts, strict=True)],
-        )
+        counts = agreed_counts(parts, idle, lengths, needed, over_ranks)
         assert counts == agreed
         for rows, count in zip(parts, counts, strict=True):
             stay, leave = split_window(rows, idle, lengths, count)
-            assert sorted(stay + leave) == sorted(rows) and len(stay) >= count >= needed(stay)
-            assert all(idle[i] for i in leave)
-            staying_idle = [lengths[i] for i in stay if idle[i]]
-            assert (
-                not leave
-                or not staying_idle
-                or max(staying_idle) <= min(lengths[i] for i in leave)
-            )
+            assert sorted(stay + leave) == sorted(rows)
+            assert len(stay) >= count >= needed(stay)
+            check_split(stay, leave, idle, lengths)
             assert len(stay) == max(count, sum(not idle[i] for i in rows))
+
+
+def check_dealt(parts, order, idle, size):
+    """Each row is in one window of equal size; idle rows are spread evenly; without one the order stays."""
+    dealt_rows = [i for rows in parts for i in rows]
+    assert sorted(dealt_rows) == sorted(order)
+    assert {len(rows) for rows in parts} == {size}
+    if any(idle):
+        counts = [sum(idle[i] for i in rows) for rows in parts]
+        assert max(counts) - min(counts) <= 1
+    else:
+        assert dealt_rows == order
+
+
+def check_split(stay, leave, idle, lengths):
+    """Idle rows alone leave, and the longest of them."""
+    assert all(idle[i] for i in leave)
+    staying_idle = [lengths[i] for i in stay if idle[i]]
+    if leave and staying_idle:
+        assert max(staying_idle) <= min(lengths[i] for i in leave)
 
 
 def test_sums_of_rows_leave_out_fillers_but_keep_their_keys():

@@ -88,88 +88,93 @@ def test_policy_and_critic_are_trained_stopped_and_continue(resumed):
     metrics = lines(resumed / "metrics.jsonl")
     assert [step["step"] for step in metrics] == [1, 2, 3, 4]
     # the critic alone in step 1
-    assert ["loss" in step for step in metrics] == [
-        False,
-        True,
-        True,
-        True,
-    ]
+    assert ["loss" in step for step in metrics] == [False, True, True, True]
     for step in metrics:
         assert all(math.isfinite(value) for value in step.values())
-        assert step["critic_loss"] > 0 and step["critic_grad_norm"] > 0 and step["values"] != 0
+        assert step["critic_loss"] > 0
+        assert step["critic_grad_norm"] > 0
+        assert step["values"] != 0
         assert step["r3/sync/abs_logprob_gap"] < 0.02
         assert step["r3/critic/explained_variance"] < 1
     rows = list(rollouts_of(resumed))
     for step in metrics:
-        mine = [row for row in rows if row["step"] == step["step"]]
-        tokens = [(row["advantage"], row["num_tokens"] - row["prefix_tokens"]) for row in mine]
-        assert len(set(tokens)) > 8  # equal responses have equal values
-        # GAE's advantages are normalised over the step's tokens
-        assert sum(a * n for a, n in tokens) / sum(n for _, n in tokens) == pytest.approx(
-            0, abs=1e-3
-        )
-    assert (
-        len({row["outcome_reward"] for row in rows}) > 16
-        and min(row["outcome_reward"] for row in rows) < 0
-    )
-    assert {row["verdict"] == "correct" for row in rows if row["outcome_reward"] < 0} == {False}
+        check_advantages([row for row in rows if row["step"] == step["step"]])
+    rewards = {row["outcome_reward"] for row in rows}
+    assert len(rewards) > 16
+    assert min(rewards) < 0
+    penalised = {row["verdict"] for row in rows if row["outcome_reward"] < 0}
+    assert penalised and "correct" not in penalised
     checkpoints = resumed / "checkpoints"
     # short batches are updates of their own
     assert updates(checkpoints / "_critic" / "global_step4") == 4
     assert updates(checkpoints / "_actor" / "global_step4") == 3
 
 
+def check_advantages(rows):
+    """GAE's advantages are normalised over the tokens of the step whose rows these are."""
+    weighted = [(row["advantage"], row["num_tokens"] - row["prefix_tokens"]) for row in rows]
+    assert len(set(weighted)) > 8  # equal responses have equal values
+    tokens = sum(count for _, count in weighted)
+    mean = sum(advantage * count for advantage, count in weighted) / tokens
+    assert mean == pytest.approx(0, abs=1e-3)
+
+
 def test_groups_start_from_states_that_the_critic_chose(resumed):
     metrics, rows = lines(resumed / "metrics.jsonl"), list(rollouts_of(resumed))
     # of the first epoch's second step 4 problems and 2 states
     assert metrics[1]["epoch"] == 1 and metrics[1]["r3/rrl/continued"] == 2
-    cuts = {}
+    cuts = {}  # (problem, state) -> its tokens
     for line in metrics:
-        mine = [row for row in rows if row["step"] == line["step"]]
-        states = {
-            (row["uid"], row["prefix_state"]) for row in mine if row["context"] == "prefix"
-        }
-        plain = {row["uid"] for row in mine if row["context"] == "plain"}
-        assert (
-            len(mine) == 8 * (len(states) + len(plain))
-            and len(states) == line["r3/rrl/continued"] <= 2
-        )
-        assert {uid for uid, _ in states} <= {uid for uid, _ in cuts}  # cut in an earlier step
-        assert line["generated_tokens"] == sum(
-            row["num_tokens"] - row["prefix_tokens"] for row in mine
-        )
-        solved = {row["uid"] for row in mine if row["verdict"] == "correct"}
-        cut = [row for row in mine if row["cut_tokens"] is not None]
-        assert len({row["uid"] for row in cut}) == len(cut) > 0  # one of each problem
-        for row in cut:
-            assert row["verdict"] == "wrong" and row["uid"] not in solved
-            assert row["prefix_tokens"] < row["cut_tokens"] < row[
-                "num_tokens"
-            ] and math.isfinite(row["cut_value"])
-            cuts[row["uid"], row["cut_state"]] = row["cut_tokens"]
-        for row in mine:  # after failures from an earlier place
-            longest = max(
-                (length for (uid, _), length in cuts.items() if uid == row["uid"]), default=0
-            )
-            assert (
-                row["prefix_tokens"]
-                == cuts.get((row["uid"], row["prefix_state"]), row["prefix_tokens"])
-                <= longest
-            )
-            assert row["prefix_tokens"] <= 12  # half of the limit
+        of_step = [row for row in rows if row["step"] == line["step"]]
+        check_groups(of_step, line, cuts)
+        cuts |= checked_cuts(of_step)
+        for row in of_step:
+            check_prefix(row, cuts)
     with HistoryStore.open(resumed / "history.sqlite", writer=False) as history:
-        for uid in {row["uid"] for row in rows}:
-            graded = [
-                row
-                for row in rows
-                if row["uid"] == uid and row["prefix_tokens"] and row["verdict"] != "ungraded"
-            ]
-            known = [one for (of, _), one in history.continuations().items() if of == uid]
-            assert sum(tries for tries, _ in known) == len(graded)
-            assert sum(right for _, right in known) == sum(
-                row["verdict"] == "correct" for row in graded
-            )
+        continuations = history.continuations()
+    for uid in {row["uid"] for row in rows}:
+        known = [counts for (of, _), counts in continuations.items() if of == uid]
+        check_continuations([row for row in rows if row["uid"] == uid], known)
     assert verify(resumed / "history.sqlite").findings == []
+
+
+def check_groups(rows, line, cuts):
+    """A step's groups are of its problems, and of states that were cut in an earlier step."""
+    states = {(row["uid"], row["prefix_state"]) for row in rows if row["context"] == "prefix"}
+    plain = {row["uid"] for row in rows if row["context"] == "plain"}
+    assert len(rows) == 8 * (len(states) + len(plain))
+    assert len(states) == line["r3/rrl/continued"] <= 2
+    assert {uid for uid, _ in states} <= {uid for uid, _ in cuts}
+    sampled = sum(row["num_tokens"] - row["prefix_tokens"] for row in rows)
+    assert line["generated_tokens"] == sampled
+
+
+def checked_cuts(rows):
+    """The states that a step cut: one of each problem without a success."""
+    solved = {row["uid"] for row in rows if row["verdict"] == "correct"}
+    cut = [row for row in rows if row["cut_tokens"] is not None]
+    assert len({row["uid"] for row in cut}) == len(cut) > 0
+    for row in cut:
+        assert row["verdict"] == "wrong" and row["uid"] not in solved
+        assert row["prefix_tokens"] < row["cut_tokens"] < row["num_tokens"]
+        assert math.isfinite(row["cut_value"])
+    return {(row["uid"], row["cut_state"]): row["cut_tokens"] for row in cut}
+
+
+def check_continuations(rows, known):
+    """The history counts each graded response of a problem that began with a prefix; known: (tries, successes)."""
+    graded = [row for row in rows if row["prefix_tokens"] and row["verdict"] != "ungraded"]
+    right = [row for row in graded if row["verdict"] == "correct"]
+    assert sum(tries for tries, _ in known) == len(graded)
+    assert sum(successes for _, successes in known) == len(right)
+
+
+def check_prefix(row, cuts):
+    """A response continues a state that was cut, or none; after failures from an earlier token on."""
+    tokens = row["prefix_tokens"]
+    longest = max((cut for (uid, _), cut in cuts.items() if uid == row["uid"]), default=0)
+    assert tokens == cuts.get((row["uid"], row["prefix_state"]), tokens) <= longest
+    assert tokens <= 12  # half of the limit
 
 
 def test_an_engine_without_the_adapter_would_have_been_noticed_and_the_final_model_has_it(

@@ -1,4 +1,4 @@
-"""Search, the life of a problem, evaluations, several runs; who may read; a run that continues."""
+"""Search, the history of a problem, evaluations, several runs; who may read; a run that continues."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A search over the files of steps, and the life of a problem."""
+"""A search over the files of steps, and the history of a problem."""
 
 import json
 import re

@@ -67,7 +67,7 @@ def attack_rewards(
     urls: tuple[str, ...],
     timeout: float,
 ) -> None:
-    """Try known ways to a full reward without a solution on your own problems, before a long run.
+    """Test your grader with known reward hacks on your problems, before a long run.
 
     Prints accepted attacks, and refused references. Exit code 1 when an attack was accepted.
 

@@ -127,7 +127,7 @@ class _Worker:
                 return
 
     def kill(self) -> None:
-        """End the process; who is asking it is answered."""
+        """Kill the process; a pending request fails."""
         with self.lock:
             if not self.is_killed:
                 self.is_killed = True
@@ -141,6 +141,7 @@ class ProcessPool(AbstractContextManager["ProcessPool[Any]"], Generic[AnswerT]):
         target: import path "package.module:make_worker".
         options: plain values, keyword arguments of `make_worker`.
         answer_type: what answers are decoded as (msgspec); an answer of another form is a crash.
+            None: any plain data.
         timeout_s: for one item, of its own time: waiting in the queue or for a processor does not
             count.
         attempts: at an item whose process ends at work, which may be another's doing.
@@ -153,7 +154,7 @@ class ProcessPool(AbstractContextManager["ProcessPool[Any]"], Generic[AnswerT]):
         target: str,
         options: Mapping[str, Any] | None = None,
         *,
-        answer_type: Any = Any,
+        answer_type: type[AnswerT] | None = None,
         num_workers: int = 1,
         timeout_s: float = 10.0,
         attempts: int = 1,
@@ -166,7 +167,8 @@ class ProcessPool(AbstractContextManager["ProcessPool[Any]"], Generic[AnswerT]):
             dict(options or {}),
             memory_bytes,
         )
-        self._decode = msgspec.msgpack.Decoder(tuple[str | None, answer_type | None]).decode
+        plain: Any = Any if answer_type is None else answer_type
+        self._decode = msgspec.msgpack.Decoder(tuple[str | None, plain | None]).decode
         self._num_workers, self._attempts, self._on_lost = num_workers, attempts, on_lost
         self._jobs: queue.SimpleQueue[tuple[bytes | msgspec.Raw, Future[AnswerT]] | None] = (
             queue.SimpleQueue()

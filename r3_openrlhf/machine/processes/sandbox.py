@@ -254,7 +254,7 @@ class _Program(ctypes.Structure):
 
 
 def _make_filter(*, threads: bool, programs: bool) -> _Program | None:
-    """None where the numbers of this architecture's calls are not known here."""
+    """Return the filter of system calls; None where this architecture's numbers are not known here."""
     if platform.machine() not in _ARCHITECTURES:
         return None
     architecture, column = _ARCHITECTURES[platform.machine()]

@@ -124,7 +124,7 @@ def sampled_in(path: Path, uid: str, *, step: int) -> list[StoredRollout]:
 
 
 def successes(path: Path) -> Iterator[Rollout]:
-    """All recallable right rollouts of a store, in the order in which they came."""
+    """Yield all recallable right rollouts of a store, oldest first."""
     with reading(path) as connection, snapshot(connection):
         sql = "SELECT id FROM rollouts WHERE verdict = ? AND evicted_at IS NULL ORDER BY id"
         for (row,) in connection.execute(sql, (VERDICT_CODES[Verdict.CORRECT],)).fetchall():

@@ -78,7 +78,7 @@ class Usage:
 
     @classmethod
     def recount(cls, connection: sqlite3.Connection) -> Usage:
-        """From the rows themselves."""
+        """Count again from the rows."""
 
         def total(sql: str) -> int:
             return connection.execute(sql).fetchone()[0] or 0

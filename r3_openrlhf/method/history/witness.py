@@ -23,7 +23,7 @@ class StoreRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def record_at(connection: sqlite3.Connection, step: int) -> StoreRecord:
-    """From the rows, also when later steps evicted some, down to the rollback floor."""
+    """Compute a step's record from the rows, also after later evictions, down to the rollback floor."""
     state = hashlib.blake2b(digest_size=16)
     for line in connection.execute(
         "SELECT step, epoch, num_rollouts, num_ungraded, num_rows, last_problem, last_rollout FROM steps "

@@ -45,7 +45,7 @@ def submit() -> None:
 @click.option("--prologue", help="A file that the job sources first.")
 @click.option("--ray-args", help="Further arguments of `ray start` on every node.")
 @click.option("--seeds", help="1,2,3: a job array, one run per seed in run_dir/seedN.")
-@click.option("--after", help="Start when this job has ended, however.")
+@click.option("--after", help="ID of a job; start after it ends, with any exit status.")
 @click.option(
     "--sbatch",
     "sbatch_options",
@@ -257,7 +257,7 @@ def _print_manifest(config: R3Config, plain: list[str], **kubernetes: str | None
     help="One JSON object per line and run, with nothing rounded.",
 )
 def status(runs: tuple[Path, ...], below: str | None, as_json: bool) -> None:
-    """State, step, reward, held-out accuracy, time to go, checkpoint, job and end of each run.
+    """Show the state of runs: step, reward, held-out accuracy, time left, checkpoint, job and end.
 
     In a pipe it prints one record a line, with tabs between the columns.
 

@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import psutil
 
@@ -43,6 +43,8 @@ from r3_openrlhf.operations.cluster import node_checks, ray_on_nodes
 from r3_openrlhf.runs import lock
 from r3_openrlhf.runs.directory import RunDirectory, write_whole
 from r3_openrlhf.runs.stop_request import GO_ON, SIGNALS, ignore_signals_in_children
+
+ValueT = TypeVar("ValueT")
 
 FAILED, LOST, BAD_NODE = 1, 86, 87
 START_S = 600.0  # for all nodes to come together
@@ -136,18 +138,18 @@ class Agent:
 
     def _until(
         self,
-        condition: Callable[[], Any],
+        condition: Callable[[], ValueT | None],
         what: str,
         *,
         seconds: float = START_S,
         pace_s: float = PACE_S,
-    ) -> Any:
+    ) -> ValueT:
         """Wait for the condition, and return its value. Ended: too long, or the job is over."""
         deadline = time.monotonic() + seconds
         while not (value := condition()):
             if self.rank == 0 and self.signal is not None:
                 raise Ended(GO_ON, "asked to end before the first step")
-            if self.rank and (code := self._shared("code")) is not None:
+            if self.rank and (code := self._code_of_job()) is not None:
                 raise Ended(code, "the first node says so")
             self._raise_lost()
             if time.monotonic() > deadline:
@@ -180,11 +182,24 @@ class Agent:
         printed = (self.temp_dir / name).read_text(errors="replace").strip()
         return printed.splitlines()[-1] if printed else ""
 
-    def _shared(self, name: str) -> Any:
+    def _text_of(self, name: str) -> str | None:
         """Read a file of the agents' folder; None: it is not there yet."""
         os.listdir(self.shared)  # a fresh look also where the file system remembers
         path = self.shared / name
-        return json.loads(path.read_text()) if path.is_file() else None
+        return path.read_text() if path.is_file() else None
+
+    def _code_of_job(self) -> int | None:
+        """Return the code that ends the job; None: it goes on."""
+        text = self._text_of("code")
+        return None if text is None else int(json.loads(text))
+
+    def _shared(self, name: str) -> dict[str, Any] | None:
+        """Return what the head, or a node, says in its file; None: it is not there yet."""
+        text = self._text_of(name)
+        if text is None:
+            return None
+        shared: dict[str, Any] = json.loads(text)
+        return shared
 
     def _share(self, name: str, what: object) -> None:
         write_whole(self.shared / name, json.dumps(what), mode=0o600)

@@ -21,7 +21,7 @@ LOOK_TRIES = 30  # without an answer: a minute, in which a head may start again
 
 
 class JobEnd(NamedTuple):
-    """How a job of Ray ended. code: the exit code of its command; never 0 unless Ray says SUCCEEDED."""
+    """The end of a Ray job. code: the exit code of its command; never 0 unless Ray says SUCCEEDED."""
 
     code: int
     sentence: str

@@ -29,7 +29,7 @@ from r3_openrlhf.runs.state import (
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """None: not known, or not there yet."""
+    """The state of a run. None: not known, or not there yet."""
 
     run: str
     job: str | None

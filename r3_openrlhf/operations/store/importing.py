@@ -3,13 +3,15 @@
 Every response is encoded again for the run: its own prompt of that problem, its tokenizer, an end token, and
 the verdict of its grader. What an earlier verdict or a column of the source says counts for nothing."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +36,9 @@ from r3_openrlhf.rewards.thinking import as_graded, opened_thinking, response_te
 from r3_openrlhf.runs.directory import RunDirectory, write_whole
 from r3_openrlhf.runs.models.checks import load_tokenizer
 from r3_openrlhf.runs.models.locate import resolve_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 # `near` of a problem or its uid; the response, None where there is none or a token limit ended it
 Solutions = Iterator[tuple[str | None, str | None]]
@@ -97,7 +102,7 @@ def import_successes(
     return result
 
 
-def _tokenizer_of(config: R3Config) -> Any:
+def _tokenizer_of(config: R3Config) -> PreTrainedTokenizerBase:
     model = resolve_model(config.model.path)
     return load_tokenizer(model, trusted=config.model.trust_remote_code, data=config.data)
 
@@ -122,7 +127,7 @@ def _of_run(earlier: RunDirectory) -> Solutions:
 
 
 def _of_evaluation(samples: Path) -> Solutions:
-    """All responses of `r3 eval`, which knows problems by their uids. DataError: it is damaged."""
+    """Yield all responses of `r3 eval`, which knows problems by uid. DataError: the file is damaged."""
     with samples.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             try:
@@ -165,12 +170,12 @@ def _of_file(source: str, config: R3Config, problem: str, solution: str) -> Solu
 def _encoded(
     solutions: Solutions,
     config: R3Config,
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     left_out: Counter[str],
     *,
     origin: str,
 ) -> Iterator[tuple[Rollout, GradeRequest]]:
-    """Each response after the run's own prompt, ungraded, and the request to its grader."""
+    """Yield each response, encoded after the run's prompt, with the request to its grader."""
     with_rows, data = config.reward.reads_rows, held_out_data(config)
     trained, held_out = (
         {key: label for label in labels for key in (near(label), label.uid)}

@@ -25,7 +25,7 @@ from r3_openrlhf.runs.models.locate import SNAPSHOT, adapter_alone
 from r3_openrlhf.runs.models.model_config import refuse_unknown_type
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 SECONDS, MORE_BYTES = 10, 2**30  # of memory, on top of what is there
 PROBE = "Calculate 5 + 0.\nThe answer is 7, as said\tabove."
@@ -202,7 +202,7 @@ def template_findings(
     return found
 
 
-def packing_fault(model_config: Any) -> str | None:
+def packing_fault(model_config: PreTrainedConfig) -> str | None:
     """Say why packed rows of a model, as transformers loads its configuration, would see each other;
     None: they are told apart by their positions (stack/chunked_actor.py, models/actor.py:246)."""
     text = model_config.get_text_config()
@@ -302,7 +302,7 @@ def _short(text: str) -> str:
 
 
 def _json(file: Path) -> dict[str, Any]:
-    """{} for a file that is not there or is not of that kind: what reads it in earnest says so."""
+    """Return a JSON object; {} where it cannot be read: the loader reports that error."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

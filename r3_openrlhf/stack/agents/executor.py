@@ -53,8 +53,9 @@ class AgentExecutor(SamplingExecutor):
         llm_engine,
         images=None,  # noqa: ARG002
     ):
-        """One trajectory: the responses of its turns, in order, of which the first has the trajectory.
-        Without any (lost, or no prompt fits) one of two padding tokens and no action.
+        """Play one trajectory. Returns the responses of its turns, in order; the first has the
+        trajectory. If it is lost or no prompt fits, returns one response of two padding tokens
+        without an action.
 
         An environment that hangs or crashes costs its trajectory, whose turns are then ungraded; so does
         an engine that gives up a turn, which is not acted."""

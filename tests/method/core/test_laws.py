@@ -262,23 +262,10 @@ def test_a_ranked_failure_keeps_its_pay_and_is_below_every_success(case):
         if not ranked:
             continue
         right = [one for one in rows if one.rollout.verdict is C]
-        for one in ranked:
-            for success in right:
-                assert one.reward < success.reward and one.advantage <= success.advantage
-            # one of equal pay follows the ranking, one of equal rank the pay
-            for other in ranked:
-                if is_ahead(one, other):
-                    assert one.reward > other.reward and one.advantage > other.advantage
+        check_order(ranked, right)
         parts = [one.reward - one.outcome_reward for one in ranked]
-        for other in rows:
-            if other.ranked or other.rollout.verdict is C:
-                continue
-            # of a failure that is not ranked: below 0 where all are lowered
-            part = other.reward - other.outcome_reward
-            if is_centred:
-                assert fmean(parts) == approx(part, abs=1e-9)
-            else:
-                assert min(parts) >= part - 1e-9
+        unranked = [one for one in rows if not one.ranked and one.rollout.verdict is not C]
+        check_unranked(unranked, parts, is_centred)
         if not right and not is_centred:
             assert parts == approx([one.ranking_reward for one in ranked])
 
@@ -314,6 +301,28 @@ def test_partial_credit_by_hand(num_truncated):
     batch = Case([(rows, [])]).batch(score=ALIKE)
     half = 0.75**0.5
     assert [one.advantage for one in batch.rows] == approx([half, -half, half, -half])
+
+
+def check_order(ranked, right):
+    """Every success is above; of equal pay the ranking decides, of equal rank the pay."""
+    for one in ranked:
+        for success in right:
+            assert one.reward < success.reward
+            assert one.advantage <= success.advantage
+        for other in ranked:
+            if is_ahead(one, other):
+                assert one.reward > other.reward
+                assert one.advantage > other.advantage
+
+
+def check_unranked(failures, parts, is_centred):
+    """Failures that are not ranked change by no more than ranked ones: below 0 where all are lowered."""
+    for one in failures:
+        part = one.reward - one.outcome_reward
+        if is_centred:
+            assert fmean(parts) == approx(part, abs=1e-9)
+        else:
+            assert min(parts) >= part - 1e-9
 
 
 def is_ahead(one, other):
