@@ -192,17 +192,19 @@ def test_the_gathering_of_weights_has_a_price():
     assert plans[0].step_s < plans[1].step_s
 
 
-@pytest.mark.parametrize("gpu", GPUS)
-@pytest.mark.parametrize("nodes", [1, 2, 8])
+@pytest.mark.parametrize("gpu", ["h100-80gb", "rtx4090-24gb"])
+@pytest.mark.parametrize("nodes", [1, 2])
 def test_a_slower_network_takes_no_less_and_stage_3_takes_longer(gpu, nodes):
     card = GPUS[gpu]
     slower = replace(card, network=card.network / 8)
     one = [f"cluster.num_nodes={nodes}", "cluster.vllm_tensor_parallel_size=1"]
-    for stage in range(4):
+    found = []
+    for stage in (1, 2, 3):
         config = [*one, f"train.zero_stage={stage}", "cluster.enable_sleep=false"]
         fast, slow = (seven(*config, gpu=which) for which in (card, slower))
         assert (fast.step_s < slow.step_s) == (nodes > 1)
-    two, three = (seven(*one, f"train.zero_stage={stage}", gpu=card) for stage in (2, 3))
+        found.append(fast)
+    _, two, three = found
     assert phase(two, "update").seconds < phase(three, "update").seconds
     assert phase(two, "log-probs").seconds < phase(three, "log-probs").seconds
 
