@@ -43,6 +43,7 @@ def nemo_rl(rates: Rates = RATES) -> Plan:
             "data.max_len=4096",
             "train.batch_size=512",
             "train.kl_coef=0.01",
+            "train.zero_stage=3",
             "model.gradient_checkpointing=false",
         ),
     ]

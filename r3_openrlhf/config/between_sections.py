@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from r3_openrlhf.config.given_keys import value_of
+from r3_openrlhf.config.idle_rows import is_of_tokens
 from r3_openrlhf.config.with_environment import (
     check_agent_file,
     check_environment,
@@ -252,6 +253,7 @@ def _check_loss(c: R3Config) -> None:
             f"train.loss_aggregation is {c.train.loss_aggregation}; use "
             "train.loss_aggregation=seq-mean-token-mean"
         )
+    _check_correction(c)
     _check_bounds(c)
     if "recalled" in c.loss.reads and not c.loss.of_user and not c.replay.enabled:
         raise ConfigError(
@@ -264,6 +266,16 @@ def _check_loss(c: R3Config) -> None:
             f"log-probs, but replay.old_logprobs is {c.replay.old_logprobs}, with which that "
             "ratio is 1; use replay.old_logprobs=behaviour"
         )
+
+
+def _check_correction(c: R3Config) -> None:
+    if c.train.correction.resolved is None or is_of_tokens(c.loss, c.loss_settings):
+        return
+    raise ConfigError(
+        f"train.correction.method is {c.train.correction.method}, which weighs the loss of each token by its "
+        f"own log-probs, but the policy loss {c.loss_name} reads those of other tokens, too; use "
+        "train.correction.method=none or another train.loss"
+    )
 
 
 def _check_one_loss(c: R3Config) -> None:

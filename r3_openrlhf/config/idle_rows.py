@@ -67,3 +67,33 @@ def is_proportional(loss: TokenLoss, settings: LossSettings) -> bool:
         ):
             return False
     return True
+
+
+def is_of_tokens(loss: TokenLoss, settings: LossSettings) -> bool:
+    """Tell whether the loss of a token has a slope in its own log-prob alone, on made-up rows of a user's.
+
+    Only then a weight of the token is a weight of what it samples."""
+    if not loss.of_user:
+        return not loss.of_response
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    now_BA = -torch.rand(3, 4, generator=generator)
+    old_BA = now_BA - 0.2 * torch.rand(3, 4, generator=generator) + 0.1
+    signs_B1, ones_BA = torch.tensor([[1.0], [-1.0], [0.5]]), torch.ones(3, 4)
+    recalled_B1 = torch.tensor([[False], [False], [True]])
+    leaf_BA = now_BA.clone().requires_grad_()
+    per_token, _ = loss.of(
+        leaf_BA, old_BA, signs_B1 * ones_BA, ones_BA, settings=settings, recalled=recalled_B1
+    )
+    for row in range(3):
+        for place in range(4):
+            (slope_BA,) = torch.autograd.grad(
+                per_token[row, place], leaf_BA, retain_graph=True, allow_unused=True
+            )
+            if slope_BA is None:
+                continue
+            slope_BA[row, place] = 0.0
+            if slope_BA.any():
+                return False
+    return True

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 
 from r3_openrlhf.config.words import LossAggregation
 from r3_openrlhf.method.checks import Section, check_fields, number, word
+from r3_openrlhf.method.core.correction import Correction, CorrectionMeasure, CorrectionMethod
 from r3_openrlhf.method.core.losses import LOSSES
 from r3_openrlhf.method.errors import ConfigError, quoted
+
+DEFAULT_LOW, DEFAULT_HIGH = 0.5, 5.0  # OpenRLHF's band of the ratio, IcePop's
 
 
 @dataclass
@@ -59,6 +62,83 @@ class RolloutConfig:
 
 
 @dataclass
+class CorrectionConfig(Section, prefix="train.correction."):
+    """Importance sampling correction of the mismatch between sampler and trainer."""
+
+    # importance sampling correction of the mismatch between sampler (vLLM) and trainer, a weight pi_trainer /
+    # pi_sampler of each token. tis: bounded (TIS) | icepop: tokens outside the band are dropped (IcePop) |
+    # sequence: responses are | none
+    method: str = word("none", CorrectionMethod)
+    # what the correction's band is of: ratio, or the divergence binary_kl or tv at the sampled token
+    measure: str = word("ratio", CorrectionMeasure)
+    # lower end of the correction's band. null: 0.5; 0 with tis or a divergence
+    low: float | None = number(None, min=0)
+    # upper end of the correction's band. null: 5 for the ratio; a divergence needs one
+    high: float | None = number(None, above=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        key = "train.correction"
+        if self.method == CorrectionMethod.NONE:
+            self._check_nothing_is_given(key)
+        elif self.measure == CorrectionMeasure.RATIO:
+            self._check_band_holds_1(key)
+        else:
+            self._check_divergence(key)
+
+    def _check_nothing_is_given(self, key: str) -> None:
+        given = {"measure": self.measure, "low": self.low, "high": self.high}
+        for name, value in given.items():
+            if value not in (None, CorrectionMeasure.RATIO):
+                raise ConfigError(
+                    f"{key}.{name} is {value}, but it does nothing with {key}.method=none; use "
+                    f"{key}.method=tis, icepop or sequence"
+                )
+
+    def _check_band_holds_1(self, key: str) -> None:
+        found = self.resolved
+        assert found is not None
+        if not found.low <= 1 <= found.high:
+            raise ConfigError(
+                f"{key}.low is {found.low} and {key}.high is {found.high}, but the ratio of a recalled row, "
+                "and of equal log-probs, is 1; use a band with 1 in it"
+            )
+
+    def _check_divergence(self, key: str) -> None:
+        if self.method == CorrectionMethod.TIS:
+            raise ConfigError(
+                f"{key}.measure is {self.measure}, but tis bounds the ratio itself; use "
+                f"{key}.method=icepop or sequence, or {key}.measure=ratio"
+            )
+        if self.low:
+            raise ConfigError(
+                f"{key}.low is {self.low}, but {key}.measure={self.measure} has an upper bound alone; leave "
+                "it out"
+            )
+        if self.high is None:
+            raise ConfigError(
+                f"{key}.measure is {self.measure}, whose bound depends on the model; give {key}.high, for "
+                "example 0.01"
+            )
+
+    @property
+    def resolved(self) -> Correction | None:
+        """The correction with its band; None: off."""
+        method = CorrectionMethod.checked("train.correction.method", self.method)
+        measure = CorrectionMeasure.checked("train.correction.measure", self.measure)
+        if method is CorrectionMethod.NONE:
+            return None
+        has_floor = measure is CorrectionMeasure.RATIO and method is not CorrectionMethod.TIS
+        low = DEFAULT_LOW if has_floor else 0.0
+        return Correction(
+            method,
+            measure,
+            low if self.low is None else self.low,
+            DEFAULT_HIGH if self.high is None else self.high,
+        )
+
+
+@dataclass
 class TrainConfig:
     """The policy update."""
 
@@ -84,6 +164,7 @@ class TrainConfig:
     eps_clip_low: float = number(0.2, above=0)
     # the ratio is clipped at 1 + eps_clip_high
     eps_clip_high: float = number(0.2, above=0)
+    correction: CorrectionConfig = field(default_factory=CorrectionConfig)
     # token-mean | seq-mean-token-mean
     loss_aggregation: str = word("token-mean", LossAggregation)
     # weight of the KL divergence to the reference model; 0: none is loaded

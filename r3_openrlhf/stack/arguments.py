@@ -15,6 +15,7 @@ from r3_openrlhf.config.algorithms import DAPO_OVERLONG_FACTOR, DAPO_OVERLONG_SH
 from r3_openrlhf.config.loading import flatten
 from r3_openrlhf.config.words import Device, LossAggregation
 from r3_openrlhf.machine import flash_attention
+from r3_openrlhf.method.core.correction import Correction, CorrectionMethod
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.stack.flags import (
@@ -166,6 +167,7 @@ def _own_flags(
         "algo.kl.use_loss": train.kl_coef > 0,
         "algo.kl.estimator": "k3" if train.kl_coef > 0 else None,
         "algo.dynamic_filtering_enable": algorithm.filters_groups,
+        **_correction_flags(train.correction.resolved),
         "reward.overlong_buffer_len": int(DAPO_OVERLONG_SHARE * rollout.max_new_tokens)
         if algorithm.overlong_penalty
         else None,
@@ -193,6 +195,21 @@ def _own_flags(
     if algorithm.has_critic:
         flags |= _critic_flags(config, str(model_dir))
     return {**flags, **algorithm.flags}
+
+
+def _correction_flags(correction: Correction | None) -> dict[str, Any]:
+    """OpenRLHF's words for train.correction, which its `ppo` and its engines read; values None: off."""
+    level = mode = measure = band = None
+    if correction is not None:
+        level = "seq" if correction.method is CorrectionMethod.SEQUENCE else "token"
+        mode = "clip" if correction.method is CorrectionMethod.TIS else "mask"
+        measure, band = correction.measure, [correction.low, correction.high]
+    return {
+        "algo.advantage.is_correction_level": level,
+        "algo.advantage.is_correction_mode": mode,
+        "algo.advantage.is_correction_gating": measure,
+        "algo.advantage.is_correction_threshold": band,
+    }
 
 
 def _critic_flags(config: R3Config, model_dir: str) -> dict[str, Any]:

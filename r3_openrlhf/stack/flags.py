@@ -114,13 +114,6 @@ def check_together(given: dict[str, Any], config: R3Config, *, platform: str) ->
             raise ConfigError(
                 conflict["why"].format(*(_value(one, config) for one in conflict["settings"]))
             )
-    correction = "algo.advantage.is_correction"  # models/loss.py:153-188 refuses it once the model is loaded
-    gating, threshold = given.get(f"{correction}_gating"), given.get(f"{correction}_threshold")
-    bounds = threshold if isinstance(threshold, list) else [threshold]
-    if gating not in (None, "ratio") and not (threshold is not None and len(bounds) == 1):
-        raise ConfigError(
-            f"openrlhf.{correction}_gating is {gating}, which has only an upper bound; give openrlhf.{correction}_threshold one number"
-        )
     # optimizers of ZeRO 0 and 1 (deepspeed/runtime/engine.py:2064-2107), found out when the model is loaded
     stage, sums = config.train.zero_stage, given.get("ds.grad_accum_dtype")
     stays = not config.train.adam_offload and (

@@ -97,6 +97,7 @@ def _together(
         "train.eps_clip_high": high,
         "reward.length_reward_max_tokens": None,
     }
+    found |= _correction(values, reasons)
     if template := values["data.input_template"]:
         found["data.prompt_template"] = template.replace("\\n", "\n").replace("{}", "{problem}")
     if "data.max_samples" in given:
@@ -113,6 +114,34 @@ def _together(
             found["reward.urls"] = url.split(",")
     if "ckpt.output_dir" in given:
         found["run_dir"] = values["ckpt.output_dir"]
+    return found
+
+
+def _correction(values: dict[str, Any], reasons: list[tuple[str, str]]) -> dict[str, Any]:
+    """Return train.correction of is_correction_*."""
+    prefix = "algo.advantage.is_correction_"
+    level, mode, gating, band = (
+        values[f"{prefix}{name}"] for name in ("level", "mode", "gating", "threshold")
+    )
+    if level == "off":
+        return {}
+    if values["actor.policy_loss_type"] != "ppo":
+        # models/loss.py:239: the level alone counts, for the ratio's log-probs
+        reasons.append(
+            (
+                f"{prefix}level",
+                "the ratio of gspo is to the trainer's log-probs; train.correction weighs tokens",
+            )
+        )
+        return {}
+    method = "sequence" if level == "seq" else "icepop"
+    found = {
+        "train.correction.method": "tis" if mode == "clip" else method,
+        "train.correction.measure": gating,
+        "train.correction.high": band[-1],
+    }
+    if len(band) == 2 and gating == "ratio":
+        found["train.correction.low"] = band[0]
     return found
 
 

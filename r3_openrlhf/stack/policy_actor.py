@@ -76,7 +76,9 @@ class R3PolicyActor(UpstreamPolicyActor):
         check_loaded(
             self.actor.model.module, flags, folder="_actor", path=flags.actor.model_name_or_path
         )
-        self.trainer.use_loss(config.loss, config.loss_settings)
+        self.trainer.use_loss(
+            config.loss, config.loss_settings, config.train.correction.resolved
+        )
         self.trainer.skips_idle = why_all_rows_stay(config) is None
         self._adapted = self.strategy._unwrap_model(self.actor)
         if isinstance(self._adapted, PeftModel):

@@ -18,6 +18,7 @@ from openrlhf.trainer.ray import ppo_actor
 from openrlhf.utils.seqlen_balancing import get_minimum_num_micro_batch_size
 from torch.utils.data import DataLoader
 
+from r3_openrlhf.method.core.correction import Correction
 from r3_openrlhf.method.core.losses import LossSettings, TokenLoss
 from r3_openrlhf.stack.batching import even_slices, micro_batches, num_windows
 from r3_openrlhf.stack.finite_updates import (
@@ -304,18 +305,26 @@ class OwnLoss:
     """A loss of method/core/losses.py in the place of upstream's PolicyLoss (ppo_actor.py:76, called at :304).
 
     The mean over tokens or responses is upstream's (models/loss.py:11). `recalled_B`: the rows from the
-    history of the micro-batch that comes next."""
+    history of the micro-batch that comes next. correction: multiplies the loss of each token, as
+    upstream's its own (models/loss.py:239-278); None: off."""
 
     recalled_B: Sequence[float] | None = None
 
     def __init__(
-        self, loss: TokenLoss, settings: LossSettings, *, token_level_loss: bool
+        self,
+        loss: TokenLoss,
+        settings: LossSettings,
+        *,
+        token_level_loss: bool,
+        correction: Correction | None = None,
     ) -> None:
         self.loss, self.settings, self.token_level_loss = loss, settings, token_level_loss
+        self.correction = correction
 
     def __call__(self, log_probs, old_log_probs, advantages, action_mask, **denominators):
-        """Compute, like PolicyLoss.forward: loss, share of clipped tokens, KL, and two values of upstream alone."""
-        denominators.pop("rollout_log_probs")  # for OpenRLHF's importance sampling
+        """Compute, like PolicyLoss.forward: loss, share of clipped tokens, KL, and with a correction the
+        mean of log(sampler / trainer), nats, and the share of tokens or responses outside its band."""
+        sampler_BA = denominators.pop("rollout_log_probs")
         recalled_B1 = torch.zeros(len(log_probs), 1, dtype=torch.bool, device=log_probs.device)
         if self.recalled_B is not None:
             recalled_B1[:, 0] = torch.tensor([bool(recalled) for recalled in self.recalled_B])
@@ -328,13 +337,26 @@ class OwnLoss:
             settings=self.settings,
             recalled=recalled_B1,
         )
+        gap = outside = None
+        if self.correction is not None:
+            weights_BA, outside_BA = self.correction.weights(
+                old_log_probs, sampler_BA, action_mask
+            )
+            loss_BA = weights_BA * loss_BA
+            gap = masked_mean(sampler_BA - old_log_probs, action_mask, dim=None)
+            of_tokens = outside_BA.shape == action_mask.shape
+            outside = (
+                masked_mean(outside_BA.float(), action_mask, dim=None)
+                if of_tokens
+                else outside_BA.float().mean()
+            )
         loss_BA = loss_BA.where(seen_BA, 0.0)
         clipped_BA = torch.zeros_like(log_probs) if clipped_BA is None else clipped_BA.float()
         loss = aggregate_loss(
             loss_BA, action_mask, token_level_loss=self.token_level_loss, **denominators
         )
         kl = masked_mean((old_log_probs - log_probs).detach(), action_mask, dim=None)
-        return loss, masked_mean(clipped_BA, action_mask, dim=None), kl, None, None
+        return loss, masked_mean(clipped_BA, action_mask, dim=None), kl, gap, outside
 
 
 class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
@@ -352,11 +374,15 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
         report_true_norms(self.actor.model.optimizer)
         self._losses: list[float] = []  # of each micro-batch of a step
 
-    def use_loss(self, loss: TokenLoss, settings: LossSettings) -> None:
-        """Take another loss than upstream's, which stays where OpenRLHF has it."""
+    def use_loss(
+        self, loss: TokenLoss, settings: LossSettings, correction: Correction | None = None
+    ) -> None:
+        """Take another loss than upstream's, which stays where OpenRLHF has it, with its own correction."""
         if not loss.of_openrlhf:
             by_token = self.args.actor.loss_agg_mode == "token-mean"
-            self.actor_loss_fn = OwnLoss(loss, settings, token_level_loss=by_token)
+            self.actor_loss_fn = OwnLoss(
+                loss, settings, token_level_loss=by_token, correction=correction
+            )
 
     def ppo_train(self, kl_ctl: float):
         """Upstream's update (ppo_actor.py:153) on this step's rows. Returns the step's means.

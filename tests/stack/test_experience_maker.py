@@ -323,6 +323,26 @@ def test_a_rehearsed_success_of_another_problem_is_counted_apart_and_has_no_reco
     ) == (1, 0, 4)
 
 
+@pytest.mark.parametrize("old", ["recompute", "behaviour"])
+@pytest.mark.parametrize("rehearses", [False, True])
+def test_a_recalled_row_has_one_set_of_log_probs(old, rehearses):
+    """To the bit, so that its weight of train.correction is exactly 1; a fresh row has the engine's and the trainer's."""
+    stored = sample(C, prompt="z" if rehearses else "p", tokens=(9, 9), step=2).r3_rollout
+    missed = [sample(W, prompt="z", tokens=(9, 8), step=2).r3_rollout for _ in range(3)]
+    replay = {"old_logprobs": old}
+    if rehearses:
+        replay["rehearse"] = RehearsalSettings(share=0.75)
+    made = maker(Ours, history=history_with(stored, *missed), config=config_with(replay=replay))
+    made.gap = 0.0517
+    fresh = group(C, W, C, W) if rehearses else group(W, W, W, W)
+    experiences = made.make_experience_batch(fresh)
+    trainer, sampler = (
+        by_row(experiences, name) for name in ("action_log_probs", "rollout_log_probs")
+    )
+    same = [torch.equal(one, other) for one, other in zip(trainer, sampler, strict=True)]
+    assert same == [False] * 4 + [True]
+
+
 @pytest.mark.parametrize("mode", ["recompute", "behaviour"])
 def test_tensors_that_came_through_ray_are_not_written_to(mode):
     """They lie in its shared memory (RAY_ENABLE_ZERO_COPY_TORCH_TENSORS), where others may read them."""

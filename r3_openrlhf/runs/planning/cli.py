@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import click
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import nearest
 
-OWN = ("gpu", "nodes", "mean_tokens", "problems")
+OWN = ("gpu", "nodes", "mean_tokens", "problems", "network_gbit")
 
 
 @click.command()
@@ -32,6 +33,7 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     nodes=N           instead of cluster.num_nodes
     mean_tokens=N     of a response; default: half of rollout.max_new_tokens
     problems=N        how many there are, where the configuration does not say
+    network_gbit=N    of a GPU to other nodes, Gbit/s; default: 400 for H100, 200 for A100
     every other KEY=VALUE as for r3 train
 
     The formulas and their sources: docs/cluster.md. Exit code 1 where the run does not fit.
@@ -62,6 +64,8 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
             f"gpu is {quoted(card)}, which the plan does not know; {nearest(card, list(GPUS))}"
         )
     gpu, located = GPUS[card], locate_model(config.model.path)
+    if "network_gbit" in numbers:
+        gpu = replace(gpu, network=numbers["network_gbit"] * 1e9 / 8)
     is_here = (Path(located) / "config.json").is_file()
     try:
         shape = shape_of(located if is_here else config.model.path)

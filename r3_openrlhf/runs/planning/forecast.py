@@ -375,6 +375,8 @@ class _Run:
             * f.forward_flops(shape, tokens=tokens, length=self.length)
             / (rates.forward * all_flops)
         )
+        gathered = self.zero.forward_traffic(shape.params, passes=self.passes("rollout"))
+        logprobs += passes * self.collective_s(gathered, rates)
         checkpointing, tokens = (
             config.model.gradient_checkpointing,
             tokens * config.train.inner_epochs,
@@ -382,7 +384,9 @@ class _Run:
         flops = f.update_flops(
             shape, tokens=tokens, length=self.length, checkpointing=checkpointing
         )
-        update = (1 + self.critic) * flops / (rates.update * all_flops)
+        update = (1 + self.critic) * (
+            flops / (rates.update * all_flops) + self.update_traffic_s(rates)
+        )
         if self.offload:  # gradients down, weights up, and Adam on the host
             update += (
                 (1 + self.critic)
@@ -396,7 +400,51 @@ class _Run:
         sync = f.sync_seconds(
             shape, tensor_parallel=self.tp, state_bytes=moved, sleeps=self.sleep, rates=rates
         )
+        sync += self.collective_s(self.zero.forward_traffic(shape.params, passes=1), rates)
         return sampling, logprobs, update, sync
+
+    def passes(self, section: str) -> int:
+        """Count the micro-batches of one rank in a step, of log-probs ("rollout") or the update."""
+        windows, train = (
+            self.config.rows_per_step // self.config.train_batch_size,
+            self.config.train,
+        )
+        rows = self.trained / self.ranks
+        if not train.dynamic_batch:
+            size = getattr(self.config, section).micro_batch_size
+            each = rows / size
+        else:
+            each = rows * self.length / self._tokens(section)[0]
+        if section == "rollout":
+            return math.ceil(each)
+        return train.inner_epochs * windows * math.ceil(each / windows)
+
+    def collective_s(self, size: float, rates: f.Rates, *, ranks: int | None = None) -> float:
+        """Seconds of collectives over tensors of `size` bytes; ranks: of how many, None: all."""
+        return f.collective_seconds(
+            size,
+            ranks=ranks or self.ranks,
+            gpus_per_node=self.config.policy_gpus_per_node,
+            link=self.gpu.link,
+            network=self.gpu.network,
+            rates=rates,
+        )
+
+    def update_traffic_s(self, rates: f.Rates) -> float:
+        """Seconds of an update's collectives (formulas.Zero.update_traffic), of one model."""
+        passes = self.passes("train")
+        updates = self.config.rows_per_step // self.config.train_batch_size
+        near = int(self.config.flag("ds.zpg") or 1)
+        traffic = self.zero.update_traffic(
+            self.shape.params,
+            self.trained_params,
+            passes=passes,
+            updates=updates * self.config.train.inner_epochs,
+            local=near > 1,
+        )
+        # with ds.zpg the backward pass gathers from its neighbours
+        second = self.zero.forward_traffic(self.shape.params, passes=passes if near > 1 else 0)
+        return self.collective_s(traffic, rates) + self.collective_s(second, rates, ranks=near)
 
     # ── around the GPUs ──
 

@@ -36,6 +36,7 @@ class Rates:
     decode: float = 0.60  # of the memory's bandwidth
     decode_step_s: float = 0.006  # schedule, launch, sample, return one token of each
     allreduce_s: float = 15e-6  # one of two a layer, with tensor parallelism
+    collective: float = 0.70  # of the links' bandwidth, by NCCL's all-gather and reduce-scatter
     host_link: float = 20e9  # bytes per second and GPU, between GPU and pinned host memory
     tensor_sync_s: float = 0.010  # one named tensor to all engines, a remote call each
     sleep_s: float = 1.0  # an engine's sleep or wake besides what moves (vLLM 28714: 1 to 3)
@@ -97,6 +98,33 @@ class Zero:
     def gathered(self, params: int) -> int:
         """Weights that stage 3 gathers (stage3_max_live_parameters), besides its share."""
         return BF16 * min(params, MAX_LIVE) if self.stage == 3 and self.ranks > 1 else 0
+
+    # Tensors that collectives move, in bytes of the whole bfloat16 tensor; `collective_seconds` has
+    # the share of them that crosses a link.
+
+    def forward_traffic(self, params: int, *, passes: int) -> int:
+        """Bytes gathered by `passes` forward passes: 2 P each in stage 3, where weights are split."""
+        return BF16 * params * passes if self.stage == 3 else 0
+
+    def update_traffic(
+        self, params: int, trained: int, *, passes: int, updates: int, local: bool = False
+    ) -> int:
+        """Bytes gathered and reduced by `passes` micro-batches in `updates` optimizer steps (arXiv
+        1910.02054, section 7.2, for micro-batches that accumulate). T of P parameters are trained.
+
+            stage 3       passes (2 (2 P) + 2 T)        gathered forward and backward, reduced
+            stage 2       passes (2 T) + updates (2 T)  reduced; the new weights gathered
+            stage 0, 1    updates (2 T + 2 T)           reduced once an update; gathered
+
+        Gradients travel in bfloat16 (deepspeed/runtime/engine.py:1491), whatever sums them up. A layer
+        that gradient checkpointing computes again is still gathered (stage3_max_reuse_distance).
+        local: the second gather stays inside a node (ds.zpg) and is not counted here."""
+        reduced = BF16 * trained
+        if self.stage == 3:
+            return passes * ((1 if local else 2) * BF16 * params + reduced)
+        if self.stage == 2:
+            return (passes + updates) * reduced
+        return 2 * updates * reduced
 
 
 # ── one micro-batch ──
@@ -213,6 +241,28 @@ def update_flops(
 ) -> float:
     """Backward: twice the forward; with checkpointing one more (arXiv 2205.05198, section 5)."""
     return (4 if checkpointing else 3) * forward_flops(shape, tokens=tokens, length=length)
+
+
+def collective_seconds(
+    size: float,
+    *,
+    ranks: int,
+    gpus_per_node: int,
+    link: float,
+    network: float,
+    rates: Rates = RATES,
+) -> float:
+    """Compute the seconds of all-gathers or reduce-scatters of tensors of `size` bytes over all ranks.
+
+        (N - 1) / N * size / (share * B),    B = link, or over several nodes min(link, G network)
+
+    Each of N ranks receives the parts of the others (NCCL's rings; nccl-tests, PERFORMANCE.md, "bus
+    bandwidth"). link: bytes per second between a GPU and the others of its node; network: of a GPU to
+    other nodes. A node's G GPUs use their network cards together. Nothing is hidden behind compute."""
+    if ranks == 1:
+        return 0.0
+    bandwidth = link if ranks <= gpus_per_node else min(link, gpus_per_node * network)
+    return (ranks - 1) / ranks * size / (rates.collective * bandwidth)
 
 
 def sync_seconds(

@@ -15,11 +15,15 @@ class Gpu:
     memory_bytes: int
     flops: float  # bf16, dense, per second
     bandwidth: float  # of its memory, bytes per second
+    link: float  # to the other GPUs of its node, bytes per second and direction
+    network: float  # to other nodes, bytes per second and direction. Assumed: no sheet has it
 
 
 _SHEETS = tomllib.loads(Path(__file__).with_name("gpus.toml").read_text(encoding="utf-8"))
 GPUS = {
-    name: Gpu(name, int(one["gib"] * GiB), one["flops"], one["bandwidth"])
+    name: Gpu(
+        name, int(one["gib"] * GiB), one["flops"], one["bandwidth"], one["link"], one["network"]
+    )
     for name, one in _SHEETS.items()
 }
 DEFAULT = "h100-80gb"

@@ -258,3 +258,68 @@ def test_model_states_are_deepspeeds_tensors(name, ranks, stage, tmp_path):
     assert zero.weights(shape.params) == pytest.approx(found["weights"], rel=WITHIN)
     assert zero.optimizer(shape.params) == pytest.approx(found["optimizer"], rel=WITHIN)
     assert zero.gradients(shape.params) == pytest.approx(found["gradients"], rel=WITHIN)
+
+
+# ── what ZeRO moves ──
+
+LINKS = {"gpus_per_node": 8, "link": 450e9, "network": 50e9}
+COUNTS = st.integers(1, 500)
+
+
+def test_the_traffic_of_an_update_by_hand():
+    """P = T = 10, 6 micro-batches in 2 updates: a gather or a reduction of everything is 20 bytes."""
+    moved = {
+        stage: f.Zero(4, stage).update_traffic(10, 10, passes=6, updates=2)
+        for stage in range(4)
+    }
+    assert moved == {0: 2 * 40, 1: 2 * 40, 2: 6 * 20 + 2 * 20, 3: 6 * 3 * 20}
+    # an adapter of 1 parameter: stage 3 gathers what is frozen, too
+    assert f.Zero(4, 3).update_traffic(10, 1, passes=6, updates=2) == 6 * (2 * 20 + 2)
+    assert f.Zero(4, 2).update_traffic(10, 1, passes=6, updates=2) == 6 * 2 + 2 * 2
+    assert [f.Zero(4, stage).forward_traffic(10, passes=6) for stage in (2, 3)] == [0, 120]
+
+
+def test_the_seconds_of_a_collective_by_hand():
+    """450 GB over 8 GPUs of one node: 7/8 of it at 70% of 450 GB/s is 1.25 s. Over two nodes 15/16 at 8 x 50 GB/s."""
+    assert f.collective_seconds(450e9, ranks=8, **LINKS) == pytest.approx(7 / 8 / 0.7)
+    assert f.collective_seconds(450e9, ranks=16, **LINKS) == pytest.approx(
+        15 / 16 * 450 / (0.7 * 400)
+    )
+    # cards that together are faster than the link
+    fast = LINKS | {"network": 100e9}
+    assert f.collective_seconds(450e9, ranks=16, **fast) == pytest.approx(15 / 16 / 0.7)
+    assert f.collective_seconds(450e9, ranks=1, **LINKS) == 0.0
+
+
+@given(st.integers(1, 10**9), st.integers(0, 10**9), COUNTS, COUNTS, COUNTS)
+def test_a_higher_stage_moves_no_less(params, frozen, passes, fewer, more):
+    """As many updates as micro-batches at most. More micro-batches, updates or weights never move less."""
+    updates = min(passes, fewer)
+    total = params + frozen
+
+    def moved(stage, **changed):
+        counts = {"passes": passes, "updates": updates} | changed
+        return f.Zero(8, stage).update_traffic(total, params, **counts)
+
+    assert moved(0) == moved(1) <= moved(2) <= moved(3)
+    for stage in range(4):
+        assert moved(stage, passes=passes + more) >= moved(stage)
+        assert moved(stage, updates=updates + more) >= moved(stage)
+    # equal only where every micro-batch is an update
+    assert (moved(1) == moved(2)) == (updates == passes)
+
+
+@given(
+    st.floats(1, 1e12), st.integers(2, 64), st.floats(1e9, 1e12), st.floats(1e9, 1e11), COUNTS
+)
+def test_seconds_fall_with_each_bandwidth_and_rise_with_bytes_and_ranks(
+    size, ranks, link, network, more
+):
+    links = {"gpus_per_node": 8, "link": link, "network": network}
+    seconds = f.collective_seconds(size, ranks=ranks, **links)
+    assert 0 < seconds <= 1.001 * f.collective_seconds(size + more, ranks=ranks, **links)
+    assert seconds <= 1.001 * f.collective_seconds(size, ranks=ranks + more, **links)
+    faster = links | {"link": link + 1e9 * more, "network": network + 1e9 * more}
+    assert f.collective_seconds(size, ranks=ranks, **faster) <= 1.001 * seconds
+    half = f.collective_seconds(size, ranks=ranks, rates=f.SLOW, **links)
+    assert half == pytest.approx(2 * seconds)
