@@ -19,6 +19,7 @@ from r3_openrlhf.rewards.answers.marks import (
 )
 from r3_openrlhf.rewards.answers.number_words import is_number_word, value_in_words
 from r3_openrlhf.rewards.answers.patterns import phrases
+from r3_openrlhf.rewards.answers.plain import in_english
 from r3_openrlhf.rewards.answers.units import unit_of
 
 MAX_ANSWER_CHARS = 1000  # a final answer longer than this is compared as text only
@@ -87,7 +88,7 @@ _LISTED = re.compile(
     r"(?:[\d})$]|\.{3}|…)\s*(?:,\s|,\s+\$?-?\d+\$?,?\s+and\s|;|,?\s*\bor\b|\s\d+\s)\s*[\\$(]*[-+]?$"
 )
 _CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
-_ASKS = re.compile(r"\d[^.!?\n]*\?[\s*_]*$")  # "Is the answer 7?"
+_ASKS = re.compile(r"\d[^.!?\n]*[?？][\s*_]*$")  # "Is the answer 7?"
 # "$A = 8\text{ cm}$."
 _MEASURED = re.compile(
     r"\$(?:[^$=\n]{0,80}=)?([^$=\n]{1,60}\\(?:text|mathrm)\{[^$=\n]{1,40})\$[.\s*]*$"
@@ -295,11 +296,13 @@ def _in_json(text: str) -> FinalAnswer | None:
 
 def _guess(text: str, statement: str | None) -> FinalAnswer | None:
     """Return the answer of the last statement, or the end of a text without one."""
-    text = text if statement else _without_remarks(text[-STATEMENT_CHARS:])
+    statement = in_english(statement) if statement else None
+    text = in_english(text[-STATEMENT_CHARS:])
+    text = text if statement else _without_remarks(text)
     end = _end_of_last_line(text)
     if statement is None and (bold := _BOLD.fullmatch(end)) and _IS_SENTENCE.search(bold[1]):
         text = end = bold[1]  # "**So there are 14 of them.**"
-    if _ASKS.search(statement or end) or statement and _GUESS["hedged"].search(statement):
+    if _is_unsure(statement, end):
         return None
     if statement is None:
         lone = _LONE_CHOICE.fullmatch(end) or _FEW_WORDS.fullmatch(text) or _BOLD.fullmatch(end)
@@ -329,6 +332,14 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
     if not snippet or snippet.endswith(_UNFINISHED) or BOX.search(snippet):
         return None
     return FinalAnswer(snippet, exact=False, stated=statement is not None)
+
+
+def _is_unsure(statement: str | None, end: str) -> bool:
+    """Tell whether a statement, or the last sentence of a text without one, asks, guesses or leaves a choice."""
+    said = statement or _SENTENCE_BEGINS.split(end.rstrip(" .\n"))[-1]
+    if _ASKS.search(statement or end) or _GUESS["unsure"].search(said):
+        return True
+    return statement is not None and _GUESS["hedged"].search(statement) is not None
 
 
 def _end_of_last_line(text: str) -> str:
@@ -381,7 +392,7 @@ def _whole_answer(line: str) -> str | None:
     if whole := _GUESS["whole"].search(line):
         return whole["whole"]
     several = _GUESS["several"].search(line)
-    is_list = several and re.search(r",|\band\b", several["several"])
+    is_list = several and re.search(r",|\b(?:and|or)\b", several["several"])
     return several["several"].strip(" .*") if several and is_list else None
 
 
