@@ -150,7 +150,7 @@ def _one_value(text: str) -> str:
     A comma in brackets separates: "(1,234)" is no number."""
     if _IN_BRACKETS.fullmatch(text):
         return ""
-    if mixed := _MIXED.fullmatch(text):
+    if (mixed := _MIXED.fullmatch(text)) and int(mixed[3]) < int(mixed[4]):
         return f"{mixed[1]}({mixed[2]}+({mixed[3]})/({mixed[4]}))"
     if grouped := _EUROPEAN.fullmatch(text):
         sign, whole, decimals = (grouped[i] or grouped[i + 3] or "" for i in (1, 2, 3))

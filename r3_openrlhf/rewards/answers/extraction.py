@@ -65,7 +65,7 @@ _TEMPLATES = {  # what a sentence states, in this order
 }
 _BLOCK = re.compile(r"```\w*\n([^\n`]+)\n```\s*$")
 _LONG_WORD = re.compile(r"[^\W_]{3,}|\d+")
-_SENTENCE_BEGINS = re.compile(r"[.!?]\s+(?=[A-Z\d$])|\n\s*")
+_SENTENCE_BEGINS = re.compile(r"(?:[.!?]\s+|。\s*)(?=[A-Z\d$])|\n\s*")
 _IS_SENTENCE = re.compile(r"[a-z] (?:is|are|was|were|equals|has|have|had) .*\d")
 _OPENS_MATH = re.compile(
     r"(?:\$|\\\()(?:[^$a-zA-Z\n\\]|\\[a-zA-Z]+|\\[,;:! ]|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z]))*$"
@@ -479,10 +479,10 @@ def last_statement(text: str) -> tuple[int, str] | None:
     if tail.isascii() and not any(word in tail for word in _WORDS_OF_STATEMENTS):
         return None
     start = max(0, len(text) - STATEMENT_CHARS)
-    found = [mark for mark in _STATEMENT["any"].finditer(text, start) if _announces(text, mark)]
+    marks = [mark for mark in _STATEMENT["any"].finditer(text, start) if _announces(text, mark)]
     found = [
         mark
-        for mark in found
+        for mark in marks
         if not _STATEMENT["denied"].search(text[max(0, mark.start() - 60) : mark.start()])
     ]
     said = [mark for mark in found if text[mark.end() :].strip(" *_:$.\n")]
@@ -498,7 +498,7 @@ def last_statement(text: str) -> tuple[int, str] | None:
         return None
     start, end = match.start(), match.end()
     # a check of the answer after it is another sentence: "The answer is 81. This answer is right."
-    following = next((mark.start() for mark in found if mark.start() > end), 0)
+    following = next((mark.start() for mark in marks if mark.start() > end), 0)
     stop = max(
         (mark.start() + 1 for mark in _SENTENCE_BEGINS.finditer(text, end, following)),
         default=len(text),

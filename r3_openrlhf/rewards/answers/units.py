@@ -102,7 +102,7 @@ _COUNTED_IN_CHINESE = re.compile(
 _NOUNS = re.compile(
     rf"([-+]?\d[\d,]{{0,20}}(?:\.\d{{1,20}})?)\s+({_COUNTED}){_AFTER_IT}", re.IGNORECASE
 )
-_COMMENT = re.compile(r"\\text\s*\{\s*(?:\((?!or\b|not\b)[^(){}]*\)|is the answer)\s*\}$")
+_COMMENT = re.compile(r"\\text\s*\{\s*(?:\((?!or\b|not\b)[^(){},;/]*\)|is the answer)\s*\}$")
 _ONE_LETTER = re.compile(r"(?<![a-zA-Z])[a-zA-Z]$")  # outside of \\text{} also a factor
 _SAYS = phrases("units")
 _NAMED = re.compile(_COUNTED + _AFTER_IT)
