@@ -34,7 +34,7 @@ _CURRENCY = re.compile(r"\\\$|[€£¥₹]")
 _SPACE = re.compile(r"(?<![0-9])\s+|\s+(?![0-9])")  # between digits: two numbers
 MAX_AMOUNT_CHARS = 80
 _AMOUNT = re.compile(
-    r"(\d+(?:\.\d+)?)\s*(?:\\[,;: ]|~)?\s*(?:\\(?:text|mathrm|mbox)\s*\{\s*)?([a-zA-Z]+)"
+    r"(\d+(?:\.\d+)?)\s*(?:\\[,;: ]|~)?\s*(?:\\(?:text|mathrm|mbox)\s*\{\s*)?([a-zA-Z]+|[\u4e00-\u9fff]+)"
 )
 _SEVERAL = re.compile(
     rf"\s*(?:\\text\s*\{{\s*)?(?:{_AMOUNT.pattern}(?:\s|\\[,;: ]|~|\}}|,|\\text\s*\{{\s*and\s*\}}|\band\b)*){{2,3}}"
@@ -63,9 +63,6 @@ _NEGATION = re.compile(r"\\neg(?![a-zA-Z])")
 _PERMUTATION = re.compile(
     r"(?:\(\s*\d+(?:\s+\d+)+\s*\)\s*)+|(?:\(\s*[a-z](?:\s+[a-z]){1,25}\s*\)\s*)+"
 )
-_MEGA = re.compile(
-    r"\d[\s\\,~]*(?:\\(?:text|mathrm)\s*\{\s*)?(M|m)(?=(?:Hz|W|J|N|V|A|Pa|Ω|eV|g|B)(?![a-zA-Z]))"
-)
 _FEET = re.compile(r"\d\s*('+|\^\s*\{?\s*(?:\\prime\s*)+\}?)")
 # in one spelling \\sim is \\neg
 _ALIKE = re.compile(
@@ -79,7 +76,17 @@ _POINTS = re.compile(
     r"m?(\\(?:angle|measuredangle|widehat|overrightarrow|vec|overset\{\\frown\}))?\{?([A-Z]{2,4})\}?"
 )
 _ARROWS = ("\\overrightarrow", "\\vec")
-_ASSIGNMENT = re.compile(r"^\s*[a-zA-Z](?:_\{?\w+\}?)?\s*=(?!.*=)")
+_GREEK = r"\\(?!(?:frac|sqrt|text|left|begin|angle|vec)(?![a-z]))[a-zA-Z]+"
+_ASSIGNMENT = re.compile(
+    rf"^\s*(?:\\Delta\s*)?(?:[a-zA-Z]|{_GREEK})\s*(?:_(?:\w|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}))?\s*=(?!.*=)"
+)
+# 1 234,50 and 1'234.50; points that group make 1.234,50 two numbers in other languages
+_EUROPEAN = re.compile(
+    r"\s*([-+]?)(\d{1,3}(?: \d{3})+),(\d{1,2}|\d{4,9})(?![\d.,])"
+    r"|\s*([-+]?)(\d{1,3}(?:'\d{3})+)(?:\.(\d{1,9}))?(?![\d.,'])"
+)
+_MIXED = re.compile(r"\s*([-+]?)(\d{1,9})\s*\\frac\{(\d{1,9})\}\{([1-9]\d{0,8})\}\s*")
+_IN_BRACKETS = re.compile(r"\s*\(\s*\d{1,3}(?:,\d{3})+\s*\)\s*")
 
 
 @lru_cache(maxsize=4096)
@@ -132,8 +139,23 @@ def number(answer: str) -> Number | None:
         text, unit = split_unit(text)
     if "\\pi" in text and (stated or unit) == "radian":  # as degrees, which are exact
         text, stated = text.replace("\\pi", "(180)"), "degree"
+    text = _one_value(text)
     value = exact_value(text)
     return None if value is None else Number(value, text, bool(percent), stated or unit)
+
+
+def _one_value(text: str) -> str:
+    """Write a number without the ways of its language: 1234.50 of "1 234,50", (2+(3)/(4)) of a mixed one.
+
+    A comma in brackets separates: "(1,234)" is no number."""
+    if _IN_BRACKETS.fullmatch(text):
+        return ""
+    if (mixed := _MIXED.fullmatch(text)) and int(mixed[3]) < int(mixed[4]):
+        return f"{mixed[1]}({mixed[2]}+({mixed[3]})/({mixed[4]}))"
+    if grouped := _EUROPEAN.fullmatch(text):
+        sign, whole, decimals = (grouped[i] or grouped[i + 3] or "" for i in (1, 2, 3))
+        return f"{sign}{re.sub(r'[^0-9]', '', whole)}.{decimals or 0}"
+    return text
 
 
 def _several_units(answer: str) -> Number | None:
@@ -234,14 +256,14 @@ def compare_cheaply(answer: str, reference: str) -> bool | None:
     """
     if _PLAIN_INTEGER.fullmatch(answer) and _PLAIN_INTEGER.fullmatch(reference):
         return answer == reference
+    if bool(_ASSIGNMENT.match(answer)) != bool(_ASSIGNMENT.match(reference)):  # "x = 5" for 5
+        answer, reference = _ASSIGNMENT.sub("", answer), _ASSIGNMENT.sub("", reference)
     if (decided := _compare_meanings(answer, reference)) is not None:
         return decided
     answer, reference = _tidy(answer), _tidy(reference)
     cycles = _cycles(answer), _cycles(reference)
     if all(cycles):
         return cycles[0] == cycles[1]
-    if bool(_ASSIGNMENT.match(answer)) != bool(_ASSIGNMENT.match(reference)):  # "x = 5" for 5
-        answer, reference = _ASSIGNMENT.sub("", answer), _ASSIGNMENT.sub("", reference)
     left, right = normalise(answer), normalise(reference)
     if left and left == right:
         return True
@@ -300,9 +322,6 @@ def _marks_differ(answer: str, reference: str) -> bool:
         return True  # 30' is not 30 degrees
     if ("=" in answer) != ("=" in reference):  # "f'(x) = 2x" for 2x
         return False
-    prefixes = _MEGA.findall(answer), _MEGA.findall(reference)
-    if all(prefixes) and prefixes[0] != prefixes[1]:
-        return True  # 3 MW are not 3 mW
     own, wanted = _NAMED.match(answer), _NAMED.match(reference)
     if own and wanted and _compare_names(normalise(own[1]), normalise(wanted[1])) is False:
         return True  # another angle

@@ -19,6 +19,7 @@ from r3_openrlhf.rewards.answers.marks import (
 )
 from r3_openrlhf.rewards.answers.number_words import is_number_word, value_in_words
 from r3_openrlhf.rewards.answers.patterns import phrases
+from r3_openrlhf.rewards.answers.plain import in_english
 from r3_openrlhf.rewards.answers.units import unit_of
 
 MAX_ANSWER_CHARS = 1000  # a final answer longer than this is compared as text only
@@ -64,7 +65,7 @@ _TEMPLATES = {  # what a sentence states, in this order
 }
 _BLOCK = re.compile(r"```\w*\n([^\n`]+)\n```\s*$")
 _LONG_WORD = re.compile(r"[^\W_]{3,}|\d+")
-_SENTENCE_BEGINS = re.compile(r"[.!?]\s+(?=[A-Z\d$])|\n\s*")
+_SENTENCE_BEGINS = re.compile(r"(?:[.!?]\s+|。\s*)(?=[A-Z\d$])|\n\s*")
 _IS_SENTENCE = re.compile(r"[a-z] (?:is|are|was|were|equals|has|have|had) .*\d")
 _OPENS_MATH = re.compile(
     r"(?:\$|\\\()(?:[^$a-zA-Z\n\\]|\\[a-zA-Z]+|\\[,;:! ]|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z]))*$"
@@ -87,7 +88,7 @@ _LISTED = re.compile(
     r"(?:[\d})$]|\.{3}|…)\s*(?:,\s|,\s+\$?-?\d+\$?,?\s+and\s|;|,?\s*\bor\b|\s\d+\s)\s*[\\$(]*[-+]?$"
 )
 _CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
-_ASKS = re.compile(r"\d[^.!?\n]*\?[\s*_]*$")  # "Is the answer 7?"
+_ASKS = re.compile(r"\d[^.!?\n]*[?？][\s*_]*$")  # "Is the answer 7?"
 # "$A = 8\text{ cm}$."
 _MEASURED = re.compile(
     r"\$(?:[^$=\n]{0,80}=)?([^$=\n]{1,60}\\(?:text|mathrm)\{[^$=\n]{1,40})\$[.\s*]*$"
@@ -295,11 +296,13 @@ def _in_json(text: str) -> FinalAnswer | None:
 
 def _guess(text: str, statement: str | None) -> FinalAnswer | None:
     """Return the answer of the last statement, or the end of a text without one."""
-    text = text if statement else _without_remarks(text[-STATEMENT_CHARS:])
+    statement = in_english(statement) if statement else None
+    text = in_english(text[-STATEMENT_CHARS:])
+    text = text if statement else _without_remarks(text)
     end = _end_of_last_line(text)
     if statement is None and (bold := _BOLD.fullmatch(end)) and _IS_SENTENCE.search(bold[1]):
         text = end = bold[1]  # "**So there are 14 of them.**"
-    if _ASKS.search(statement or end) or statement and _GUESS["hedged"].search(statement):
+    if _is_unsure(statement, end):
         return None
     if statement is None:
         lone = _LONE_CHOICE.fullmatch(end) or _FEW_WORDS.fullmatch(text) or _BOLD.fullmatch(end)
@@ -329,6 +332,14 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
     if not snippet or snippet.endswith(_UNFINISHED) or BOX.search(snippet):
         return None
     return FinalAnswer(snippet, exact=False, stated=statement is not None)
+
+
+def _is_unsure(statement: str | None, end: str) -> bool:
+    """Tell whether a statement, or the last sentence of a text without one, asks, guesses or leaves a choice."""
+    said = statement or _SENTENCE_BEGINS.split(end.rstrip(" .\n"))[-1]
+    if _ASKS.search(statement or end) or _GUESS["unsure"].search(said):
+        return True
+    return statement is not None and _GUESS["hedged"].search(statement) is not None
 
 
 def _end_of_last_line(text: str) -> str:
@@ -381,7 +392,7 @@ def _whole_answer(line: str) -> str | None:
     if whole := _GUESS["whole"].search(line):
         return whole["whole"]
     several = _GUESS["several"].search(line)
-    is_list = several and re.search(r",|\band\b", several["several"])
+    is_list = several and re.search(r",|\b(?:and|or)\b", several["several"])
     return several["several"].strip(" .*") if several and is_list else None
 
 
@@ -468,10 +479,10 @@ def last_statement(text: str) -> tuple[int, str] | None:
     if tail.isascii() and not any(word in tail for word in _WORDS_OF_STATEMENTS):
         return None
     start = max(0, len(text) - STATEMENT_CHARS)
-    found = [mark for mark in _STATEMENT["any"].finditer(text, start) if _announces(text, mark)]
+    marks = [mark for mark in _STATEMENT["any"].finditer(text, start) if _announces(text, mark)]
     found = [
         mark
-        for mark in found
+        for mark in marks
         if not _STATEMENT["denied"].search(text[max(0, mark.start() - 60) : mark.start()])
     ]
     said = [mark for mark in found if text[mark.end() :].strip(" *_:$.\n")]
@@ -487,7 +498,7 @@ def last_statement(text: str) -> tuple[int, str] | None:
         return None
     start, end = match.start(), match.end()
     # a check of the answer after it is another sentence: "The answer is 81. This answer is right."
-    following = next((mark.start() for mark in found if mark.start() > end), 0)
+    following = next((mark.start() for mark in marks if mark.start() > end), 0)
     stop = max(
         (mark.start() + 1 for mark in _SENTENCE_BEGINS.finditer(text, end, following)),
         default=len(text),

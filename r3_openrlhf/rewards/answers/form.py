@@ -104,6 +104,9 @@ _ROOT_AS_POWER = re.compile(r"\^\s*\{\s*-?\s*(?:\\frac|\d+\s*/|\d*\.\d)")
 _INVERSE = re.compile(r"\\(sin|cos|tan)\s*\^\s*\{?\s*-\s*1\s*\}?")
 # two terms, not 0
 _PLUS = re.compile(r"(?<![\d.\w])(?!0\s*\+)[\d.]+\s*\+|[a-zA-Z)}\]!'|%]\s*\+")
+_IN_BRACKETS = re.compile(r"\([^()]*\)")
+_NUMBER_IN_FRONT = re.compile(r"\s*-?\s*(?:\d|\\frac\{\d+\}\{\d+\})")
+_FACTOR = re.compile(r"(?<![\\a-zA-Z^{])[a-zA-Z](?:\^\{?(\d{1,3})\}?)?(?![a-zA-Z]{3})")
 _INNERMOST = re.compile(r"[({\[][^(){}\[\]]*[)}\]]")
 _SIGN_BETWEEN = re.compile(r"[\w)\]!'|%](?<!\\cdot)(?<!\\times)\s*[-+]")
 _SET_OPERATION = re.compile(r"\\(?:cup|cap|setminus)(?![a-zA-Z])")
@@ -141,6 +144,8 @@ def objection(answer: str, gold: str, problem: str, same_value: SameValue) -> st
         if _is_unsolved_equation(answer, gold, problem, same_value):
             return "unsolved"
     elif not _are_close(_ABOUT.split(answer)):
+        return "unsolved"
+    if _SAYS["factor"].search(problem) and _has_fewer_factors(answer, gold, problem):
         return "unsolved"
     if problem and _is_restated(answer, gold, problem, same_value):
         return "restated"
@@ -442,14 +447,32 @@ def _is_less_simple(answer: str, gold: str, problem: str) -> bool:
     wanted = _formula(gold).signs
     if _PLUS.search(answer) and not wanted["+"] and not wanted["-"]:
         return True
-    if _SAYS["factor"].search(problem) and _is_sum(answer) and not _is_sum(gold):
-        return True
     if not _SAYS["simplify"].search(problem):
         return False
     roots, wanted_roots = (list(map(int, _ROOT.findall(text))) for text in (answer, gold))
     if roots and wanted_roots and max(roots) > max(wanted_roots):
         return True
     return bool(wanted_roots) and not roots and _ROOT_AS_POWER.search(answer) is not None
+
+
+def _has_fewer_factors(answer: str, gold: str, problem: str) -> bool:
+    """Tell whether a product has fewer factors than the reference, among them a number in front
+    where the problem says "completely"."""
+    own, wanted = _num_factors(answer), _num_factors(gold)
+    if _SAYS["completely"].search(problem):
+        own += _NUMBER_IN_FRONT.match(answer) is not None
+        wanted += _NUMBER_IN_FRONT.match(gold) is not None
+    return own < wanted
+
+
+def _num_factors(text: str) -> int:
+    """Count letters and brackets of a product, with their powers; 1: a sum."""
+    if _is_sum(text):
+        return 1
+    text = text.replace("\\left", "").replace("\\right", "")
+    while (shorter := _IN_BRACKETS.sub(" x", text)) != text:
+        text = shorter
+    return sum(int(power or 1) for power in _FACTOR.findall(text))
 
 
 def _is_sum(text: str) -> bool:

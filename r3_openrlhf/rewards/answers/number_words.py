@@ -1,4 +1,5 @@
-"""Numbers in words: "twenty-one", "twelfth", "two thirds", "half a dozen", "minus seven", "三分之二"."""
+"""Numbers in words: "twenty-one", "twelfth", "two thirds", "half a dozen", "minus seven", "三分之二",
+"3.2万"."""
 
 import re
 import unicodedata
@@ -32,7 +33,14 @@ _SMALL = {word: value for value, word in enumerate(_UNITS)} | {
     word: 10 * value for value, word in enumerate(_TENS, 2)
 }
 _SCALES = {"dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
-_CHINESE = re.compile("[零〇一二两三四五六七八九十百千]{1,20}")
+_CHINESE = re.compile(
+    "(负?)((?:[零〇一二两三四五六七八九十百千万亿]|[0-9]{1,15}(?:\\.[0-9]{1,9})?){1,20})"
+)
+_CHINESE_TOKEN = re.compile("[0-9.]+|.")
+# 3.2万 and 5千万 in a text, not the 5千 of 5千米; digits of which nothing is left over
+_SCALED = re.compile(
+    r"(?<![\d.,])(?:\d{1,15}(?:\.\d{1,9})?(?:[万亿]|百(?!分)|千(?![米克瓦卡升帕赫焦伏安]))+)++(?![\d.])"
+)
 _IRREGULAR = {
     "one": "first",
     "two": "second",
@@ -129,17 +137,37 @@ def _chinese(text: str) -> Fraction | None:
     if is_part:
         parts = _chinese(top), _chinese(bottom)
         return parts[0] / parts[1] if parts[0] and parts[1] else None
-    if not _CHINESE.fullmatch(text):
+    found = _CHINESE.fullmatch(text)
+    if found is None or text.isascii():
         return None
-    total = digit = 0
-    for sign in text:
-        value = 2 if sign == "两" else int(unicodedata.numeric(sign))
-        if value < 10:
-            digit = value
+    total = section = digit = Fraction(0)  # of the whole, below a 万, below a 十
+    for sign in _CHINESE_TOKEN.findall(found[2]):
+        value = Fraction(2 if sign == "两" else _numeral(sign))
+        if value < 10 or sign[0].isascii():
+            digit = 10 * digit + value  # 二〇二四
+        elif value < 10_000:
+            section += (digit or 1) * value
+            digit = Fraction(0)
         else:
-            total += (digit or 1) * value
-            digit = 0
-    return Fraction(total + digit)
+            above = total if value > total else Fraction(0)  # 2万亿, but 3亿2千万
+            total += (above + section + digit or 1) * value - above
+            section = digit = Fraction(0)
+    value = total + section + digit
+    return -value if found[1] else value
+
+
+def _numeral(sign: str) -> Fraction:
+    return Fraction(sign) if sign[0].isascii() else Fraction(int(unicodedata.numeric(sign)))
+
+
+def with_scales_computed(text: str) -> str:
+    """Write 32000 for 3.2万, wherever it is in a text."""
+
+    def computed(found: re.Match) -> str:
+        value = _chinese(found[0])
+        return found[0] if value is None or value.denominator > 1 else str(value)
+
+    return _SCALED.sub(computed, text)
 
 
 def _whole(words: list[str]) -> int | None:

@@ -23,13 +23,16 @@ _MATRIX = re.compile(
 )
 _PROSE = re.compile(r"\$|(?<![a-zA-Z\\])[a-z]{2,} [a-z]{2}")
 _HEAD = re.compile(
-    r"\s*[A-Z]'?\s*(?=\([^()]*,[^()]*\)\s*$)|\s*(?:\(\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])+\s*\)|[a-zA-Z](?:\([a-z]\)|\^\s*(?:\{\s*-\s*1\s*\}|T|\{T\}))?|[A-Z]'?(?:\s*(?:\\(?:cup|cap|setminus|cdot|times)(?![a-zA-Z]))?\s*[A-Z]'?){1,3})\s*(?:=|\\in(?![a-zA-Z]))\s*(?=\(|\[|\\?\{|\\left|\\begin|\\mathbb|\\frac\{\d+\}\{\d+\}\s*\\(?:left|begin))"
+    r"\s*[A-Z]'?\s*(?=(?:\\left\s*)?\([^()]*[,;][^()]*\)\s*$)|\s*(?:\(\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])+\s*\)|[a-zA-Z](?:\([a-z]\)|\^\s*(?:\{\s*-\s*1\s*\}|T|\{T\}))?|[A-Z]'?(?:\s*(?:\\(?:cup|cap|setminus|cdot|times)(?![a-zA-Z]))?\s*[A-Z]'?){1,3})\s*(?:=|\\in(?![a-zA-Z]))\s*(?=\(|\[|\\?\{|\\left|\\begin|\\mathbb|\\frac\{\d+\}\{\d+\}\s*\\(?:left|begin))"
 )
+# the name of a point: "A(3, 4)"
+_POINT = re.compile(r"\s*([A-Z]'?)\s*(?:\\left\s*)?\([^()]*[,;][^()]*\)\s*$")
 _CASES = re.compile(
     r"(?:[a-zA-Z]\([a-zA-Z]\)\s*=\s*)?\\begin\s*\{cases\}(.*)\\end\s*\{cases\}", re.DOTALL
 )
 _IF = re.compile(r"\\text\s*\{\s*(?:,?\s*(?:if|when|for|where)\b)?|(?<=[a-z ])\}")
 _NAME_OF_VALUE = re.compile(r"([a-zA-Z])\s*=\s*(?=[^=]*$)")
+_SAYS_LITTLE = re.compile(r"\\text|\b(?:is|are|an?|the|if|when|for|where|then)\b")
 _WORD = re.compile(r"(?<![\\a-z])[a-z]{2,}")
 OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\lor(?![a-zA-Z])|\bor\b")
 _GROUPS = re.compile(r";(?:\\ )?|\\text\s*\{\s*or\s*\}|\bor\b|\\\\")
@@ -40,6 +43,9 @@ def same_list(answer: str, gold: str, agree: Agree) -> bool | None:
 
     Parts of a tuple are in order, those of a set or a bare list in any; a bare list is read as the
     tuple that the reference is. A comma between digits may group thousands."""
+    points = _POINT.match(answer), _POINT.match(gold)
+    if points[0] and points[1] and points[0][1] != points[1][1]:
+        return False
     answer, gold = without_head(answer), without_head(gold)
     wanted = split_parts(gold)
     if wanted is None or _PROSE.search(gold):
@@ -196,7 +202,7 @@ def _rows(text: str) -> list[tuple[str, str]] | None:
     if not rows or any(len(row) != 2 for row in rows) or len(rows) > MAX_PARTS:
         return None
     pairs = [
-        (value.strip(" ,;~"), _IF.sub("", condition).strip(" ,;.~"))
+        (value.strip(" ,;~"), _IF.sub(" ", condition).strip(" ,;.~"))
         for value, condition in rows
     ]
     return sorted(pairs, key=lambda pair: "otherwise" in pair[1])
@@ -206,7 +212,7 @@ def _same_condition(a: str, b: str, agree: Agree, both_say_it: bool) -> bool:
     """both_say_it: "otherwise" is on both sides; on one alone it is what is left of the others."""
     if "otherwise" in a + b:
         return not both_say_it or ("otherwise" in a) == ("otherwise" in b)
-    words = [_WORD.findall(text.lower()) for text in (a, b)]
+    words = [_WORD.findall(_SAYS_LITTLE.sub(" ", text.lower())) for text in (a, b)]
     return words[0] == words[1] if any(words) else agree(a, b)
 
 

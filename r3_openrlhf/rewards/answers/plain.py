@@ -3,6 +3,7 @@
 import re
 import unicodedata
 
+from r3_openrlhf.rewards.answers.number_words import with_scales_computed
 from r3_openrlhf.rewards.answers.patterns import phrases
 
 TEXT_COMMAND = re.compile(
@@ -27,6 +28,27 @@ def in_ascii_signs(text: str) -> str:
     if text.isascii():
         return text
     return "".join(str(unicodedata.decimal(sign, sign)) for sign in text).translate(_SIGNS)
+
+
+_OPERAND = r"(?=\s*[-+−\d\\($\[{a-zA-Z])"
+_CONNECTIVES = [
+    (re.compile(rf"(?<=\S)\s*{words}{_OPERAND}"), sign)
+    for words, sign in (("、", ", "), ("[和与及且]", " and "), ("或者?", " or "))
+]
+# after an operand: what is before it introduces it
+_CHINESE_TEXT = re.compile(
+    r"(?<=[\w)}$])\s*\\(?:text|mathrm|mbox)\s*\{([^{}]*[\u4e00-\u9fff][^{}]*)\}"
+)
+
+
+def in_english(text: str) -> str:
+    """Write amounts and connectives of Chinese as in English: "3, 4" of 3、4, "32000元" of 3.2万元."""
+    if text.isascii():
+        return text
+    text = with_scales_computed(_CHINESE_TEXT.sub(r"\1", text))
+    for pattern, sign in _CONNECTIVES:
+        text = pattern.sub(sign, text)
+    return text.replace("。", ". ")
 
 
 def plain(text: str) -> str:

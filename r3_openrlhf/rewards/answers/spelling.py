@@ -13,7 +13,7 @@ from r3_openrlhf.rewards.answers.extraction import FULL_WIDTH
 from r3_openrlhf.rewards.answers.number_words import value_in_words
 from r3_openrlhf.rewards.answers.parts import OR, top_level, without_head
 from r3_openrlhf.rewards.answers.patterns import compiled, table
-from r3_openrlhf.rewards.answers.plain import in_ascii_signs
+from r3_openrlhf.rewards.answers.plain import in_ascii_signs, in_english
 from r3_openrlhf.rewards.answers.real_sets import condition
 from r3_openrlhf.rewards.answers.units import in_one_unit, split_unit, unit_of
 
@@ -108,6 +108,10 @@ _FORMS = {name: _compiled(text) for name, text in _TABLE["forms"].items()}
 _BESIDE = [(_compiled(text), _compiled(other), new) for text, other, new in _TABLE["beside"]]
 UNEVALUATED = _FORMS["unevaluated"]
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])")
+# \pi itself is a length or an area as well as an angle
+_PART_OF_PI = re.compile(
+    r"\\pi\s*\}?\s*(?:\}\s*\{|/)\s*\d|\}\s*\\pi(?![a-zA-Z])|\d\s*\\pi(?![a-zA-Z])"
+)
 _VALUE_OF = re.compile(r"\s*([a-zA-Z])\s*=([^=]*)")
 
 _Y_VALUE = re.compile(r"^\s*y\s*=(?!.*=)")
@@ -120,6 +124,7 @@ _MEANINGS = {
 _SAYS_THAT = re.compile(
     r"^(?:there (?:is|are)|(?:it|(?:the|this) [a-z]+) (?=has |does )(?:has )?) ?"
 )
+MAX_ROWS = 12
 MIN_WRITTEN_OUT = 3  # digits of a period that is written out
 _TUPLE = re.compile(r"\s*(?:\\left)?\((?!\s*\\begin)")
 _IN_DOLLARS = re.compile(r"(?<!\\)\$([^$]+)(?<!\\)\$|\\\((.+?)\\\)")
@@ -135,7 +140,7 @@ def unify(answer: str) -> str:
         text = _MATH_LETTERS.sub(
             lambda match: unicodedata.normalize("NFKC", match[0]), in_ascii_signs(text)
         )
-        text = text.translate(_UNICODE)
+        text = in_english(text).translate(_UNICODE)
         if (value := value_in_words(text)) is not None:
             return str(value)
     text = _without_lead(text)
@@ -231,7 +236,7 @@ def align(answer: str, reference: str) -> tuple[str, str]:
         return answer, reference
     answer, reference = _beside(answer, reference), _beside(reference, answer)
     if (
-        "\\pi" in reference
+        _PART_OF_PI.search(reference)
         and "\\pi" not in answer
         and unit_of(answer) == "degree"
         and unit_of(reference) is None
@@ -274,7 +279,7 @@ def _renamed(text: str, other: str) -> str:
 def _beside(text: str, other: str) -> str:
     text = _renamed(_words_beside(text, other), other)
     if other.startswith("\\mathbb") or _FORMS["matrix"].match(other):
-        text = without_head(text)
+        text = _as_matrix(without_head(text), other)
     for pattern, is_beside, replacement in _BESIDE:
         if is_beside.search(other):
             text = pattern.sub(replacement, text).strip() or text
@@ -299,6 +304,33 @@ def _beside(text: str, other: str) -> str:
             + ")"
         )
     return text
+
+
+def _as_matrix(text: str, other: str) -> str:
+    r"""Write rows of a program, [[1,2],[3,4]], a vector, (1,2)^T, and diag(1,2) as the other text, a matrix, is."""
+    if diagonal := _FORMS["diagonal"].fullmatch(text):
+        entries = top_level(diagonal[1]) or []
+        rows = [
+            [entry if i == j else "0" for j in range(len(entries))]
+            for i, entry in enumerate(entries[:MAX_ROWS])
+        ]
+    elif nested := _FORMS["rows_in_brackets"].fullmatch(text):
+        rows = [top_level(row) or [] for row in re.split(r"\]\s*,\s*\[", nested[1])]
+    elif vector := _FORMS["vector"].fullmatch(text):
+        entries = top_level(vector[1]) or []
+        is_column = "&" not in other
+        if (
+            not vector[2]
+            and text.lstrip().startswith(("(", "\\left("))
+            or vector[2]
+            and not is_column
+        ):
+            return text
+        rows = [[entry] for entry in entries] if is_column else [entries]
+    else:
+        return text
+    inside = "\\\\".join(" & ".join(row) for row in rows)
+    return rf"\begin{{pmatrix}}{inside}\end{{pmatrix}}"
 
 
 def _coordinates(text: str) -> str | None:
@@ -357,7 +389,8 @@ def _as_column(text: str, other: str) -> str:
         and "{matrix}" not in text
     ):
         return text
-    if (column := _FORMS["column"].fullmatch(text.strip())) and _TUPLE.match(other):
+    is_pair = _TUPLE.match(other) and "^" not in other.rpartition(")")[2]
+    if is_pair and (column := _FORMS["column"].fullmatch(text.strip())):
         entries = [entry.strip() for entry in column[1].split("\\\\") if entry.strip()]
         return (
             "(" + ",".join(entries) + ")" if len(entries) > 1 and "," not in column[1] else text

@@ -1,41 +1,71 @@
 """Units of an answer. A missing unit is forgiven; another is not, unless the amount is equal."""
 
 import re
+from collections.abc import Iterable
 from fractions import Fraction
 from functools import lru_cache
 
 from r3_openrlhf.rewards.answers.number_words import is_number_word
 from r3_openrlhf.rewards.answers.patterns import phrases, table
 
-_TABLES = table("units.toml")
+_TABLE = table("units.toml")
+_PREFIXES, _PREFIXED, _PLAIN_UNITS, _COUNTS = map(
+    _TABLE.get, ("prefixes", "prefixed", "plain", "counts")
+)
 _SPEEDS, _SYMBOLS, _POWERS, _CURRENCY = map(
-    _TABLES.pop, ("speeds", "symbols", "powers", "currencies")
+    _TABLE.get, ("speeds", "symbols", "powers", "currencies")
 )
-_OTHERS, _COUNTS = (
-    {words.split()[0]: words for words in _TABLES.pop("others")},
-    _TABLES.pop("counts"),
-)
-# unit -> (kind, how many of the smallest unit of the kind)
-_AMOUNTS = {
-    unit: (kind, size) for kind, units in _TABLES.items() for unit, (size, _) in units.items()
-}
-_CM = _AMOUNTS["cm"][1]
-_AMOUNTS |= {f"{unit}^2": ("area", size**2) for unit, (size, _) in _TABLES["length"].items()}
-_AMOUNTS |= {
-    f"{unit}^3": ("volume", Fraction(size, _CM) ** 3)
-    for unit, (size, _) in _TABLES["length"].items()
-}
-_UNITS = {
-    word: unit
-    for units in (*_TABLES.values(), _COUNTS, _OTHERS)
-    for unit, described in units.items()
-    for word in (described if isinstance(described, str) else described[1]).split()
-}
+# a number of base units, and their powers: 1 km/hour is (1000/3600, {"m": 1, "second": -1})
+Dimension = tuple[Fraction, dict[str, int]]
+_DIMENSIONS: dict[str, Dimension] = {}
+_UNITS = {word: words.split()[0] for words in _TABLE["others"] for word in words.split()}
+_UNITS |= {word: unit for unit, (_, words) in _COUNTS.items() for word in words.split()}
+
+
+def _define(unit: str, size: str, words: Iterable[str], factor: Fraction) -> None:
+    """Enter a unit that is so many times "0.3048 m", or a base unit: "1 m" for m."""
+    count, *parts = size.split()
+    value, powers = factor * Fraction(count), dict[str, int]()
+    for name, _, power in (part.partition("^") for part in parts):
+        if name == unit or name not in _DIMENSIONS:
+            powers[name] = int(power or 1)
+            continue
+        of_one, below = _raise(_DIMENSIONS[name], int(power or 1))
+        value *= of_one
+        powers |= below
+    _DIMENSIONS[unit] = value, powers
+    for word in words:
+        _UNITS.setdefault(word, unit)
+
+
+def _raise(dimension: Dimension, power: int) -> Dimension:
+    return dimension[0] ** power, {name: n * power for name, n in dimension[1].items()}
+
+
+def _define_prefixed(unit: str, size: str, symbol: str, prefixes: str, words: str) -> None:
+    """Enter a unit and, with each of its prefixes, "km kilometer 千米"."""
+    _define(unit, size, words.split(), Fraction(1))
+    for prefix in prefixes.split():
+        factor, latin, chinese = _PREFIXES[prefix]
+        signs = [prefix + symbol]
+        if prefix == "µ":
+            signs += ["μ" + symbol, "u" + symbol]
+        named = [(latin if word.isascii() else chinese) + word for word in words.split()]
+        made = prefix + unit
+        _define(made, size, [*named, *map(str.lower, signs)], Fraction(factor))
+        _SYMBOLS.update(dict.fromkeys(signs, made))
+
+
+for _unit, _row in _PREFIXED.items():
+    _define_prefixed(_unit, *_row)
+for _unit, (_size, _words) in _PLAIN_UNITS.items():
+    _define(_unit, _size, _words.split(), Fraction(1))
 _SEPARATORS = re.compile(r"\\[,;: ]|\\cdot(?![a-zA-Z])|[~⋅·]")
 _SAID_POWER = re.compile(r"\s*([a-zµμ-]+)\s+(squared|cubed)(?![a-z])")
 _FACTOR = re.compile(r"(/?)\s*([a-zA-Zµμω]+)(?:\s*\^\s*\{?\s*(-?[123])\s*\}?)?")
 _EXPONENT = re.compile(r"\s*\^\s*\{?\s*-?[123]\s*\}?\s*$")
 _CURRENCY_SIGN = re.compile(r"^\s*(?:\\text\s*\{\s*)?[-+]?\s*(\\\$|[€£¥₹])")
+_CURRENCY_BEHIND = re.compile(r"^\s*[-+]?\d[\d.,' ]{0,40}([€£¥₹])\s*$")
 _CIRC = r"(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°)"
 _DEGREES = re.compile(rf"{_CIRC}\s*(?:\\(?:text|mathrm)\s*\{{)?\s*([CF]?)\s*\}}?\s*\$?$")
 _WORDS_OF_UNITS = r"a-zA-Z ./~¢µμωΩ\u4e00-\u9fff⋅·-"
@@ -44,7 +74,7 @@ _WRAPPED = re.compile(
     rf"((?:[{_WORDS_OF_UNITS}]|\\[,;: ]|\\cdot(?![a-zA-Z])|\^\s*\{{?\s*-?[123]\s*\}}?)*)\}}(\s*\^\s*\{{?-?[123]\}}?)?$"
 )
 _PLAIN = re.compile(
-    r"(?<=[\d)}])\s*((?:square |cubic |sq\.? |cu\.? )?[a-zA-ZµμΩ]+(?:(?:/| per )[a-zA-Z]+)?|[\u4e00-\u9fff]+|¢|[ap]\.m\.?)"
+    r"(?<=[\d)}])\s*((?:square |cubic |sq\.? |cu\.? )?[a-zA-ZµμΩ]+(?:(?:/| per )[a-zA-Z]+)?|[\u4e00-\u9fff]+(?:/[\u4e00-\u9fff]+)?|¢|[ap]\.m\.?)"
     r"(\s*\^\s*\{?[23]\}?|[²³])?$"
 )
 # "9+4" before t, and what has letters of its own
@@ -65,10 +95,14 @@ _COUNTED = (
     r"(?: squared| cubed| per [a-z]{3,20}(?: squared)?)?"
 )
 _AFTER_IT = r"(?: (?:left|old|tall|long|wide|high|deep|away|apart|each|total|in total|in all|altogether|remaining))?"
+# of words that say another number, or a bound, it is none: 万 倍 多 以上
+_COUNTED_IN_CHINESE = re.compile(
+    r"\s*([-+]?\d[\d,]{0,20}(?:\.\d{1,20})?)\s*(?![^\s]*[万亿千百十两倍半多余几或不非无以上下约至超近负分之左右的是])[\u4e00-\u9fff]{1,6}"
+)
 _NOUNS = re.compile(
     rf"([-+]?\d[\d,]{{0,20}}(?:\.\d{{1,20}})?)\s+({_COUNTED}){_AFTER_IT}", re.IGNORECASE
 )
-_COMMENT = re.compile(r"\\text\s*\{\s*(?:\((?!or\b|not\b)[^(){}]*\)|is the answer)\s*\}$")
+_COMMENT = re.compile(r"\\text\s*\{\s*(?:\((?!or\b|not\b)[^(){},;/]*\)|is the answer)\s*\}$")
 _ONE_LETTER = re.compile(r"(?<![a-zA-Z])[a-zA-Z]$")  # outside of \\text{} also a factor
 _SAYS = phrases("units")
 _NAMED = re.compile(_COUNTED + _AFTER_IT)
@@ -98,6 +132,8 @@ def split_unit(text: str) -> tuple[str, str | None]:
             and not _SUM.search(text[: match.start()])
         ):
             return text[: match.start()], unit
+    if counted := _COUNTED_IN_CHINESE.fullmatch(text):
+        return counted[1], None
     if (match := _NOUNS.fullmatch(text)) and _are_counted(match[2].lower()):
         return match[1], _known(match[2], None)
     return text, None
@@ -114,7 +150,7 @@ def _are_counted(words: str) -> bool:
 @lru_cache(maxsize=64)  # a comparison asks more than once
 def unit_of(answer: str) -> str | None:
     """Return the unit that an answer states, by a sign or a word; None: no known one."""
-    if sign := _CURRENCY_SIGN.match(answer):
+    if sign := _CURRENCY_SIGN.match(answer) or _CURRENCY_BEHIND.match(answer):
         rate = A_RATE.search(answer)
         below = _one(rate[1].lower()) if rate else None
         return f"{_CURRENCY[sign[1]]}/{below}" if below else _CURRENCY[sign[1]]
@@ -157,26 +193,28 @@ def _apart(text: str) -> tuple[str, str | None]:
 
 def conversion(unit: str, other: str) -> Fraction | None:
     """Count the `other` in one `unit`; None: they measure different things, or unknown."""
-    if unit == other:
-        return Fraction(1)
-    a, b = _AMOUNTS.get(unit), _AMOUNTS.get(other)
-    if a and b and a[0] == b[0]:
-        return Fraction(a[1], b[1])
-    (base, power), (other_base, other_power) = _with_power(unit), _with_power(other)
-    if power == other_power and "unit" in (base, other_base):
+    (size, powers), (other_size, other_powers) = _dimension(unit), _dimension(other)
+    if powers == other_powers:
+        return size / other_size
+    if "unit" in {*powers, *other_powers} and [*powers.values()] == [*other_powers.values()]:
         return Fraction(1)  # units of length are whatever the other says
-    if power == other_power and power > 1:
-        factor = conversion(base, other_base)
-        return None if factor is None else factor**power
-    above, below = unit.split("/"), other.split("/")
-    if len(above) == len(below) == 2:
-        top, bottom = (
-            conversion(here, there) for here, there in zip(above, below, strict=True)
-        )
-        return top / bottom if top and bottom else None
     if {unit.partition("/")[0], other.partition("/")[0]} == {"dollar"}:
         return Fraction(1)  # "$5" for "$5 per hour": a missing rate is forgiven
     return None
+
+
+def _dimension(unit: str) -> Dimension:
+    """Multiply out the units of "kg*m/second^2"; those that are not in the table stand for themselves."""
+    size, powers = Fraction(1), dict[str, int]()
+    above, _, below = unit.partition("/")
+    for sign, side in ((1, above), (-1, below)):
+        for name, _, power in (part.partition("^") for part in filter(None, side.split("*"))):
+            one = _DIMENSIONS.get(name, (Fraction(1), {name: 1}))
+            value, of_one = _raise(one, sign * int(power or 1))
+            size *= value
+            for base, n in of_one.items():
+                powers[base] = powers.get(base, 0) + n
+    return size, {name: n for name, n in powers.items() if n}
 
 
 _KELVIN = {
@@ -217,22 +255,13 @@ def count_of(unit: str | None) -> int | None:
     return _COUNTS[unit][0] if unit in _COUNTS else None
 
 
-def _with_power(unit: str) -> tuple[str, int]:
-    base, _, power = unit.partition("^")
-    return (base, int(power)) if power and "/" not in unit else (unit, 1)
-
-
 def _known(words: str, power: str | None) -> str | None:
     """Write a unit's name in one spelling: "m/second" for m/s, m s^{-1}; "/day" for "pages per day"."""
     symbol = words.strip(" ~")
-    if (
-        symbol in _SYMBOLS
-        or len(symbol) == 1
-        and symbol.isascii()
-        and symbol.isupper()
-        and symbol != "L"
-    ):
-        return _SYMBOLS.get(symbol)
+    if symbol in _SYMBOLS:
+        return _raised(_SYMBOLS[symbol], power)
+    if len(symbol) == 1 and symbol.isascii() and symbol.isupper() and symbol != "L":
+        return None
     text = _SEPARATORS.sub(
         " ",
         words.lower()
@@ -241,6 +270,7 @@ def _known(words: str, power: str | None) -> str | None:
         .replace("nautical mile", "nmi")
         .replace("light year", "light-year"),
     )
+    text = text.replace("平方", " square ").replace("立方", " cubic ").replace("每", "/")
     text = _SAID_POWER.sub(lambda said: f" {said[1]}^{_POWERS[said[2]]}", text).strip()
     if text in _SPEEDS:
         return _SPEEDS[text]
@@ -256,7 +286,7 @@ def _known(words: str, power: str | None) -> str | None:
 def _product(words: str, power: str) -> str | None:
     """ "kg*m/second" of "kg m/s", "kg·m·s^{-1}"; None: not all are units."""
     powers: dict[str, int] = {}
-    if not re.search(r"[/^]", words + power):
+    if not re.search(r"[/^·⋅]|\\cdot", words + power):
         return None  # "degrees Celsius"
     for slash, name, exponent in _FACTOR.findall(_SEPARATORS.sub(" ", words) + power):
         unit = _SYMBOLS.get(name) or _one(name.lower())

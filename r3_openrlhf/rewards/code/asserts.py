@@ -25,6 +25,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from r3_openrlhf.rewards.code.assertions import Assertions
 from r3_openrlhf.rewards.code.data import NotPlain, decode, encode
 
 NAME = "solution.py"  # of the program, in its exceptions
@@ -110,6 +111,9 @@ class Peer:
         self._unused = itertools.count(1 + guards, 2)
         self._lock = threading.RLock()
         self._depth = 0
+        self.assertions = Assertions({})
+        # at the tests' end: an assertion did not hold in a function that the program called
+        self.has_failed = False
 
     def ask(self, operation: str, *arguments: Any) -> Any:
         """Return what the other side answers. It may ask in between.
@@ -117,6 +121,7 @@ class Peer:
         Raises:
             BaseException: the type that the other side raised, or a stand-in. ProgramGone."""
         with self._lock, self._exchange():
+            had_failed = self.has_failed
             self._send(
                 {
                     "ask": operation,
@@ -129,6 +134,9 @@ class Peer:
                 sys.stdout.write(message["printed"])
             if "error" in message:
                 error = self._exception(message)
+                if isinstance(error, AssertionError):
+                    # the program has swallowed nothing: the test gets it
+                    self.has_failed = had_failed
                 if isinstance(error, StopIteration) and arguments[1:2] != ("__next__",):
                     # which would end a loop of the test
                     raise RuntimeError("it raised StopIteration") from None
@@ -164,6 +172,7 @@ class Peer:
         except ProgramGone:
             raise
         except BaseException as error:  # whatever it is, the other side is told what kind
+            self.has_failed |= self.guards and self.assertions.is_verdict(error)
             answer = self._told(error)
         self._send(answer | {"printed": _printed()})
 
@@ -418,6 +427,15 @@ def _forwarded(special: str, guards: bool) -> Any:
 
     def method(self: Any, *arguments: Any, **keywords: Any) -> Any:
         peer = self._Stub__peer
+        if peer.guards and any(isinstance(given, types.TracebackType) for given in arguments):
+            error = next(given for given in arguments if isinstance(given, BaseException))
+            is_verdict = peer.assertions.is_verdict(error, handler=sys._getframe(1))
+            result = call(self, *arguments, **keywords)
+            return _goes_on(result) if is_verdict else result
+        return call(self, *arguments, **keywords)
+
+    def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        peer = self._Stub__peer
         arguments = _without_tracebacks(arguments)
         if peer.guards and _hold_values(arguments):
             if shows_none:
@@ -439,6 +457,15 @@ def _forwarded(special: str, guards: bool) -> Any:
         return result
 
     return method
+
+
+def _goes_on(result: Any) -> Any:
+    """Let an exception leave its `with` block, whatever `__exit__` or `__aexit__` says of it."""
+
+    async def awaited() -> None:
+        await result
+
+    return awaited() if isinstance(result, types.CoroutineType) else None
 
 
 def _without_tracebacks(arguments: Sequence[Any]) -> tuple[Any, ...]:
@@ -584,14 +611,16 @@ def run_test(link: int, setup: str, test: str, names: Sequence[str]) -> tuple[st
         _share_functions(peer, f"{setup}\n{test}")
         _share_classes(peer, scope)
         _guard_closeness(f"{setup}\n{test}")
-        for source in (setup, test):
-            exec(compile(source, "test.py", "exec", dont_inherit=True), scope)
+        sources = {"setup.py": setup, "test.py": test}
+        peer.assertions = Assertions(sources)
+        for name, source in sources.items():
+            exec(compile(source, name, "exec", dont_inherit=True), scope)
     except BaseException as error:  # the test's, or the program's within it: it does not hold
         of_program = getattr(error, "of_program", None)
         if isinstance(error, AssertionError) and of_program is None:
             return "finished", "", "false"
         return "error", of_program or type(error).__name__, ""
-    return "finished", "", "true"
+    return "finished", "", "false" if peer.has_failed else "true"
 
 
 def _guard_closeness(source: str) -> None:

@@ -284,3 +284,22 @@ def test_another_answer_before_a_sentence_is_not_left_out_with_its_subject():
     reference = "the sum of two odd numbers is always an even number"
     assert verdict(rf"\boxed{{{reference}}}", reference, "") == "correct"
     assert verdict(rf"\boxed{{1234567}}, \boxed{{{reference}}}", reference, "") == "wrong"
+
+
+@settings(max_examples=40, deadline=None)
+@given(value=st.integers(2, 500), form=st.sampled_from(TABLES["guessed"]))
+def test_a_sentence_that_guesses_in_any_language_has_no_answer(value, form):
+    assert verdict(form % value, str(value), "") == "wrong"
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    names=st.permutations(["Alice", "Bob", "Clara"]),
+    form=st.sampled_from(TABLES["several_subjects"]),
+    plain=st.sampled_from(TABLES["one_subject"]),
+)
+def test_a_name_is_the_answer_only_where_the_text_marks_one(names, form, plain):
+    name, other, _ = names
+    assert verdict(form.format(name, other), name, "Who did it?") == "wrong"
+    assert verdict(plain.format(name), name, "Who did it?") == "correct"
+    assert verdict(plain.format(other), name, "Who did it?") == "wrong"

@@ -25,6 +25,7 @@ ORDER = (
     "date",
     "time_of_day",
     "score",
+    "amount_range",
     "ratio",
     "chemistry",
     "residue",

@@ -28,9 +28,15 @@ def _recognise(reference: str, problem: str) -> bool:
     return isinstance(content, list) and any(isinstance(item, (str, dict)) for item in content)
 
 
+def _find(sentence: str, problem: str) -> list[str]:
+    """Return what is in the outermost brackets of a sentence."""
+    starts = [place for sign in "{[" if (place := sentence.find(sign)) >= 0]
+    return [sentence[min(starts) : max(map(sentence.rfind, "}]")) + 1]] if starts else []
+
+
 KIND = Kind(
     name="JSON",
     recognise=_recognise,
     read=_read,
-    find=lambda sentence, problem: [sentence[sentence.find("{") : sentence.rfind("}") + 1]],
+    find=_find,
 )

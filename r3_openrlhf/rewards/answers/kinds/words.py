@@ -26,6 +26,10 @@ _ASKS_WHO = re.compile(r"(?i)\b(?:who|which|whose)\b")
 _IS_THE_ONE = re.compile(
     r"(?:(?:So|Thus|Hence|Therefore),? )?((?!(?:It|Th[a-z]+|S?[Hh]e) )(?:[A-Z][\w'’.-]*(?: (?:van|von|de|da|of) | |$)){1,3}|[Tt]he (?:[a-z]+ ){1,2}(?!is|was))(?:is|was|has|had|does|did|can|will|wrote|won|[a-z]{2,}(?:s|ed))\b(?! (?:not|no)\b|n.t\b)"
 )
+# another clause with a subject of its own
+_ANOTHER_SUBJECT = re.compile(
+    r"(?:[,;:–—]\s+|\s(?=and|but|while|whereas))(?:(?:and|but|while|yet|whereas)\s+)?[A-Z]\w+\s+[a-z]"
+)
 _CLAUSE = re.compile(r",\s(?:but|and so|so|hence|thus|therefore)\s")
 _AROUND_A_NAME = re.compile(r"\\triangle(?![a-zA-Z])|(?<=[IVX]) only(?=\}?$)")
 
@@ -56,7 +60,20 @@ def _find(sentence: str, problem: str) -> list[str]:
     """Return the last sentence, or its subject where the problem asks who or which: "Evelyn is the fastest."."""
     last = _CLAUSE.split(last_sentence(sentence)[0])[-1]
     subject = _IS_THE_ONE.match(last) if _ASKS_WHO.search(problem) else None
+    other = _ANOTHER_SUBJECT.search(last, subject.end()) if subject else None
+    if other and not _says_what_is_asked(last[: other.start()], last[other.start() :], problem):
+        return []
     return [subject[1] if subject else last]
+
+
+def _says_what_is_asked(clause: str, other: str, problem: str) -> bool:
+    """Tell whether a clause has words of "Who won the race?" that another one has not."""
+    asked = set(re.findall(r"[a-z]{3,}", _ASKS_WHO.split(problem)[-1].lower()))
+    asked -= {"the", "was", "were", "has", "had", "and", "are"}
+    own, others = (
+        set(re.findall(r"[a-z]{3,}", text.lower())) & asked for text in (clause, other)
+    )
+    return bool(own - others)
 
 
 def word_f1(said: str, wanted: str) -> float:
