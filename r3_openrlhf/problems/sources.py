@@ -1,6 +1,7 @@
 """Problems of a file, the hub or reasoning-gym, with a stable uid and the grader's data."""
 
 import hashlib
+import itertools
 import json
 import random
 import re
@@ -33,7 +34,8 @@ from r3_openrlhf.problems.columns import (
     turns_of,
     value_at,
 )
-from r3_openrlhf.problems.files import cause, is_on_the_hub, load_table
+from r3_openrlhf.problems.drawing import NotDrawn, NotKept, drawn
+from r3_openrlhf.problems.files import is_on_the_hub, load_table
 from r3_openrlhf.problems.label import Label as Label
 from r3_openrlhf.problems.prompt_checks import check_prompts, check_rows
 from r3_openrlhf.problems.prompts import columns_in, filled
@@ -570,7 +572,6 @@ def _reasoning_gym_rows(data: DataConfig) -> Iterator[tuple[str, Label]]:
         raise DataError(
             f"data.order is {data.order}, and problems of reasoning-gym have no columns"
         )
-    import reasoning_gym
     from reasoning_gym.factory import DATASETS
 
     task = data.path.removeprefix(REASONING_GYM)
@@ -591,43 +592,50 @@ def _reasoning_gym_rows(data: DataConfig) -> Iterator[tuple[str, Label]]:
         raise DataError(
             f"data.reasoning_gym.seed is {quoted(seed)}; use a whole number, 0 or more"
         )
-    try:
-        entries = reasoning_gym.create_dataset(
-            task, size=wanted * _DRAWS_PER_PROBLEM, seed=seed, **options
-        )
-    except Exception as error:  # a task raises almost anything about its options
-        raise DataError(
-            f"data.reasoning_gym does not fit the task {task}: {cause(error)}"
-        ) from error
     uids: set[str] = set()
-    for index, entry in enumerate(entries):
-        place = f"data.path {data.path}, problem {index + 1}"
+    works = 0  # a size that would have been enough
+    entries = _entries(data, task, options | {"seed": seed})
+    for index, entry in enumerate(itertools.islice(entries, wanted * _DRAWS_PER_PROBLEM)):
         problem = entry["question"]
         uid = problem_uid(problem)
         if uid in uids:
             continue
         uids.add(uid)
-        # Tasks with many solutions (graph_color, rush_hour ...) have no answer, only a scorer.
-        references = cells_of(entry["answer"], key="answer")
-        try:
-            metadata = json.loads(json.dumps(entry))
-        except TypeError as error:
-            raise DataError(
-                f"{place}: its entry cannot be kept as JSON ({error}); use another task"
-            ) from error
+        if index < len(uids) * _DRAWS_PER_PROBLEM:
+            works = len(uids)
         yield (
-            place,
+            _place(data, index),
             Label(
                 uid=uid,
                 problem=problem,
-                references=references,
+                # Tasks with many solutions (graph_color, rush_hour ...) have no answer, only a scorer.
+                references=cells_of(entry["answer"], key="answer"),
                 task=grader_of(data),
-                metadata=metadata,
+                metadata=entry,
             ),
         )
         if len(uids) == wanted:
             return
     raise DataError(
         f"{data.path} has only {len(uids)} different problems with these options, not {wanted}; "
-        "lower data.reasoning_gym.size or make the task harder"
+        f"use data.reasoning_gym.size={works}, or make the task harder"
     )
+
+
+def _entries(data: DataConfig, task: str, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the library's entries. DataError: it refuses the options, or JSON does not hold an entry."""
+    num_drawn = 0
+    try:
+        for entry in drawn(task, options):
+            num_drawn += 1
+            yield entry
+    except NotDrawn as error:
+        raise DataError(f"data.reasoning_gym does not fit the task {task}: {error}") from error
+    except NotKept as error:
+        raise DataError(
+            f"{_place(data, num_drawn)}: its entry cannot be kept as JSON ({error}); use another task"
+        ) from error
+
+
+def _place(data: DataConfig, index: int) -> str:
+    return f"data.path {data.path}, problem {index + 1}"

@@ -19,6 +19,11 @@ from r3_openrlhf.stack.upstream_parser import parsed_flags
 
 NAME = "openrlhf.cli.train_ppo_ray"
 MODULE = re.compile(r"openrlhf[./]cli[./]train_ppo_ray(?:\.py)?")
+# what a script's reader has left as it is: $NAME, ${NAME...}, $(command), `command`
+_NOT_READ = re.compile(r"[-_]?(?:\$(?:[a-zA-Z_]\w*|\d|[@*]|\{[^{}]*\}|\([^()]*\))|`[^`]*`)")
+# flags that name a run: its date or host may go
+_NAMES_OF_RUN = re.compile(r"--(?:ckpt\.(?:output_dir|path)|logger\..*)")
+_TEXTS = {"--data.input_template"}
 
 
 def configuration(arguments: Sequence[str]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
@@ -168,12 +173,39 @@ def by_new_names(words: Sequence[str]) -> list[str]:
 
 def page(arguments: Sequence[str]) -> tuple[str, str | None]:
     """Return (the YAML of an experiment with comments, why R³ would refuse it or None)."""
-    found, reasons = configuration(by_new_names(arguments))
+    words, left_out = _as_read(by_new_names(arguments))
+    found, reasons = configuration(words)
     if any(flag == "data.image_key" for flag, _ in reasons):
         raise ConfigError(
             "the run trains on images (--data.image_key), and R³ trains on text only"
         )
-    return experiment(found, {"No counterpart": [(f"--{flag}", why) for flag, why in reasons]})
+    lost = [(f"--{flag}", why) for flag, why in reasons]
+    return experiment(found, {"Left out": left_out, "No counterpart": lost})
+
+
+def _as_read(words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return (the words without what the reader left in names of the run, what that was).
+
+    ConfigError: another value is not known."""
+    kept: list[str] = []
+    left_out: list[tuple[str, str]] = []
+    unset = []
+    flag = ""
+    for word in words:
+        flag = word if word.startswith("--") else flag
+        found = _NOT_READ.search(word)
+        if found is None or flag in _TEXTS or flag == "--logger.wandb.key":
+            kept.append(word)
+        elif _NAMES_OF_RUN.fullmatch(flag):
+            kept.append(_NOT_READ.sub("", word) or "imported")
+            left_out.append((flag, f"{word}, of which {found[0].lstrip('-_')} is not run"))
+        else:
+            unset.append(f"{flag} {word}")
+    if unset:
+        raise ConfigError(
+            f"the script does not say what {', '.join(unset)} is; type NAME=VALUE before its path, or write the value"
+        )
+    return kept, left_out
 
 
 def experiment(

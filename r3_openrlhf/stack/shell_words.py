@@ -1,15 +1,17 @@
 """The words of a command in a script of bash, which is read and never run.
 
-Known: assignments, defaults (`${A:-1}`), arrays, sums (`$((2 * A))`), quotes, comments, here-documents, `case`
-(an unknown word fits its first part), and commands in quotes, as `srun bash -c "..."` has them. Of an `if` all
-assignments count. `$(...)` stays as it is, but for `$(... || echo 1)`, which is 1."""
+Known: assignments, defaults (`${A:-1}`, `${A:=1}`), cuts (`${A##*/}`, `${A%.*}`, `${A/x/y}`), arrays, sums
+(`$((2 * A))`), quotes, comments, here-documents, functions with their arguments, `set --`, `shift`, `case` (an unknown
+word fits its first part), and commands in quotes, as `srun bash -c "..."` has them. Of an `if` all assignments count.
+`$(...)` stays as it is, but for `$(... || echo 1)`, which is 1; so does a variable that is not known."""
 
 import ast
 import contextlib
+import itertools
 import operator
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -30,12 +32,21 @@ _TOKEN = re.compile(
     re.S,
 )
 _PART = re.compile(rf"'([^']*)'|({_DOUBLE})|\\(.)|((?:{_FILLED}|[^'\"\\])+)", re.S)
+_CHANGE = (
+    rf"(?P<empty>:?)(?P<sign>[-=])(?P<default>{_DEFAULT})|:(?P<start>\d+)"
+    rf"|(?P<cut>\#\#?|%%?|//?)(?P<pattern>{_DEFAULT})"
+)
 _VARIABLE = re.compile(
-    rf"\\(?P<escaped>[\"\\$`])|\$\{{(?P<name>\w+|[@*])(?:\[[@*]\])?(?:(?P<empty>:?)[-=](?P<default>{_DEFAULT}))?\}}"
-    rf"|\$(?P<plain>\w+|[@*])|\$\(\((?P<sum>(?:[^()]|\([^()]*\))*)\)\)|\$\([^()]*\|\|\s*echo\s+(?P<echo>[\w./-]+)\s*\)"
+    rf"\\(?P<escaped>[\"\\$`])|\$\{{(?P<name>\w+|[@*])(?:\[[@*]\])?(?:{_CHANGE})?\}}"
+    rf"|(?P<count>\$\#|\$\{{\#\}})|\$(?P<plain>[a-zA-Z_]\w*|\d|[@*])|\$\(\((?P<sum>(?:[^()]|\([^()]*\))*)\)\)"
+    rf"|\$\([^()]*\|\|\s*echo\s+(?P<echo>[\w./-]+)\s*\)"
 )
 _ASSIGNMENT = re.compile(r"(\w+)(\+?)=(.*)", re.S)
-_BEFORE = {"export", "declare", "local", "readonly", "then", "else", "do"}
+_BEFORE = {"export", "declare", "local", "readonly", "then", "else", "do", "{"}
+_ARGUMENT = re.compile(r"\$(?:\d|\{\d+\})")
+_ARE_GIVEN = "#"  # in Known: the arguments ($1, ...) are those of a function or of `set --`
+_MOST_CALLS = 1000
+_LONGEST = 1000  # characters of a value in which `${A/x/y}` looks for a pattern
 
 
 def command_words(words: Sequence[str], module: re.Pattern[str], name: str) -> list[str]:
@@ -62,9 +73,9 @@ def words_after(
     text: str, module: re.Pattern[str], known: Known | None = None
 ) -> list[str] | None:
     """Return the words after the one that is `module`, of the first command with it; None: there is none."""
-    text = re.sub(r"\$\{@:\d+\}", "$@", text.replace("\\\n", " ").replace("$(pwd)", "$PWD"))
+    text = text.replace("\\\n", " ").replace("$(pwd)", "$PWD")
     text = _HEREDOC.sub(lambda found: f'{found[1]}="{found[3]}"', text)
-    return _search(text, module, {"@": [], "*": []} | (known or {}))
+    return _search(text, module, {"@": []} | (known or {}))
 
 
 @dataclass
@@ -78,25 +89,109 @@ class _Case:
     is_done: bool = False  # did a part count?
 
 
-def _search(text: str, module: re.Pattern[str], known: Known) -> list[str] | None:
-    """Follow the statements up to the first command with `module`; `known` learns their variables."""
-    cases: list[_Case] = []
-    for raw, end in _statements(text):
-        raw = _in_cases(raw, end, cases, known)
-        while raw and raw[0] in _BEFORE:
-            raw = raw[1:]
-        is_skipped = not all(case.reads for case in cases)
-        if not raw or is_skipped:
-            continue
-        assignments = _assignments(raw)
+Statement = tuple[list[str], str]  # raw words, and what ends them
+
+
+@dataclass
+class _Reader:
+    """Follows statements up to the first command with `module`; `known` learns their variables."""
+
+    text: str
+    module: re.Pattern[str]
+    known: Known
+    functions: dict[str, list[Statement]] = field(default_factory=dict)
+    active: list[str] = field(default_factory=list)  # functions that are being called
+    num_calls: int = 0
+
+    def follow(self, statements: Iterable[Statement]) -> list[str] | None:
+        """Return the words after `module`; None: no statement has it."""
+        cases: list[_Case] = []
+        following = iter(statements)
+        for raw, end in following:
+            raw = _in_cases(raw, end, cases, self.known)
+            while raw and raw[0] in _BEFORE:
+                raw = raw[1:]
+            is_skipped = not all(case.reads for case in cases)
+            if not raw or is_skipped:
+                continue
+            if name := _defined(raw, end):
+                self.functions[name] = _body(itertools.chain([(raw[2:], end)], following))
+                continue
+            words = self._read(raw)
+            if words is not None:
+                return words
+        return None
+
+    def _read(self, raw: list[str]) -> list[str] | None:
+        """Read one statement: assignments, `set`, `shift`, the call of a function, or any other command."""
+        known, assignments = self.known, _assignments(raw)
         for assignment in assignments:
             _assign(assignment, known)
         if assignments:
-            continue
-        words = _words_after(_expanded(raw, known), module, known, text)
-        if words is not None:
-            return words
+            return None
+        command = list(itertools.dropwhile(_ASSIGNMENT.fullmatch, raw))
+        words = _expanded(command, known)
+        match words:
+            case ["set", *options] if "--" in options:
+                known["@"] = options[options.index("--") + 1 :]
+                known[_ARE_GIVEN] = []
+            case ["shift", *number] if all(map(str.isdecimal, number)):
+                known["@"] = known["@"][int(number[0]) if number else 1 :]
+            case [name, *arguments] if name in self.functions:
+                return self._call(name, arguments)
+            case _:
+                return _words_after(words, self.module, known, self.text)
+        return None
+
+    def _call(self, name: str, arguments: list[str]) -> list[str] | None:
+        self.num_calls += 1
+        if name in self.active or self.num_calls > _MOST_CALLS:
+            return None
+        before = {key: self.known[key] for key in ("@", _ARE_GIVEN) if key in self.known}
+        self.known |= {"@": arguments, _ARE_GIVEN: []}
+        self.active.append(name)
+        found = self.follow(self.functions[name])
+        self.active.pop()
+        del self.known[_ARE_GIVEN]
+        self.known |= before
+        return found
+
+
+def _search(text: str, module: re.Pattern[str], known: Known) -> list[str] | None:
+    """Follow the statements of a text; then those of functions that nobody calls by name."""
+    reader = _Reader(text, module, known)
+    found = reader.follow(_statements(text))
+    for body in list(reader.functions.values()):
+        if found is None:
+            found = reader.follow(body)
+    return found
+
+
+def _defined(raw: Sequence[str], end: str) -> str | None:
+    """Return the name of a function whose body begins here: `f() {`, `function f() {` or `function f {`."""
+    match raw:
+        case [name] if end == "(":
+            return name
+        case ["function", name] if end in ("(", "\n"):
+            return name
+        case ["function", name, "{", *_]:
+            return name
     return None
+
+
+def _body(statements: Iterator[Statement]) -> list[Statement]:
+    """Take the statements up to the brace that closes the first one."""
+    body: list[Statement] = []
+    depth = 0
+    for raw, end in statements:
+        if depth == 0 and raw[:1] not in ([], ["{"]):
+            return [(raw, end)]  # no braces: a subshell, or no function
+        closes = raw[:1] == ["}"]
+        depth += (raw[:1] == ["{"]) - closes
+        if closes and depth == 0:
+            break
+        body.append((raw, end))
+    return body
 
 
 def _assignments(words: Sequence[str]) -> list[re.Match[str]]:
@@ -138,7 +233,9 @@ def _words_after(
 def _in_cases(raw: list[str], end: str, cases: list[_Case], known: Known) -> list[str]:
     """Follow `case`; returns what is left of the statement."""
     if raw and raw[0] == "case":
-        cases.append(_Case(_filled_word("".join(raw[1:2]), known)))
+        word = _filled_word("".join(raw[1:2]), known)
+        # a script is read without arguments
+        cases.append(_Case(_ARGUMENT.sub("", word)))
         raw = raw[3:]
     elif raw and raw[0] == "esac" and cases:
         cases.pop()
@@ -157,7 +254,13 @@ def _in_cases(raw: list[str], end: str, cases: list[_Case], known: Known) -> lis
 
 
 def _filled_word(word: str, known: Known) -> str:
-    return " ".join(_expanded([word], known))
+    """Return a word without quotes, with the values of variables; it is not split."""
+    texts = []
+    for part in _PART.finditer(word):
+        single, double, escaped, bare = part.groups()
+        inside = double[1:-1] if double else bare or ""
+        texts.append(single or escaped or _filled(inside, known))
+    return "".join(texts)
 
 
 def _statements(text: str) -> Iterator[tuple[list[str], str]]:
@@ -191,9 +294,13 @@ def _expanded(raw: list[str], known: Known) -> list[str]:
         for part in _PART.finditer(word):
             single, double, escaped, bare = part.groups()
             double = (double or "")[1:-1]
-            array = _VARIABLE.fullmatch(double)
-            if array and "@" in double and (name := array["name"] or array["plain"]) in known:
-                parts = known[name]
+            array = _array(double, known)
+            if array is not None:
+                parts = (
+                    [*parts[:-1], "".join(parts[-1:] + array[:1]), *array[1:]]
+                    if array
+                    else parts
+                )
             elif bare is None:
                 text = single or escaped or _filled(double, known)
                 parts = [*parts[:-1], "".join(parts[-1:]) + text]
@@ -208,24 +315,92 @@ def _expanded(raw: list[str], known: Known) -> list[str]:
     return found
 
 
+def _array(text: str, known: Known) -> list[str] | None:
+    """Return the words of "$@", "${@:2}" or "${NAME[@]}"; None: the text is none of them, or is not known."""
+    found = _VARIABLE.fullmatch(text) if "@" in text else None
+    if found is None or found["default"] is not None or found["cut"]:
+        return None
+    words = _words_of(found["name"] or found["plain"] or "", known)
+    if words is None or not found["start"]:
+        return words
+    return words[max(0, int(found["start"]) - 1) :]
+
+
+def _words_of(name: str, known: Known) -> list[str] | None:
+    """Return the words of a variable or an argument; None: it is not known."""
+    if name == "*":
+        return known["@"]
+    if not name.isdecimal() or name == "0":
+        return known.get(name)
+    place, arguments = int(name) - 1, known["@"]
+    if place < len(arguments):
+        return [arguments[place]]
+    return [] if _ARE_GIVEN in known else None
+
+
 def _filled(text: str, known: Known) -> str:
     """Fill in the values of variables; an unknown one without a default stays."""
 
     def value(found: re.Match[str]) -> str:
-        name, default = found["name"] or found["plain"], found["default"]
-        if found["sum"]:
+        if found["sum"] is not None:
             return _sum(_filled(found["sum"], known), known) or found[0]
-        is_unset = name not in known or (found["empty"] and not any(known[name]))
-        if found["escaped"] or found["echo"] or is_unset:
-            kept = (
-                found[0]
-                if default is None
-                else _filled(re.sub(r'(?<!\\)"', "", default), known)
-            )
-            return found["escaped"] or found["echo"] or kept
-        return " ".join(known[name])
+        if found["count"]:
+            return str(len(known["@"]))
+        if found["escaped"] or found["echo"]:
+            return found["escaped"] or found["echo"]
+        name, default = found["name"] or found["plain"], found["default"]
+        words = _words_of(name, known)
+        if words is None and default is None:
+            return found[0]
+        if default is not None and (not words or found["empty"] and not any(words)):
+            default = _filled(re.sub(r'(?<!\\)"', "", default), known)
+            if found["sign"] == "=":
+                known[name] = [default]
+            return default
+        words = words or []
+        if found["start"]:
+            # of arguments; of a text it counts characters
+            if name not in "@*":
+                return " ".join(words)[int(found["start"]) :]
+            words = words[max(0, int(found["start"]) - 1) :]
+        if found["cut"]:
+            pattern = re.sub(r"(?<!\\)[\"']", "", found["pattern"])
+            words = [_cut(word, found["cut"], _filled(pattern, known)) for word in words]
+        return " ".join(words)
 
     return _VARIABLE.sub(value, text)
+
+
+def _cut(text: str, sign: str, pattern: str) -> str:
+    """Return what bash leaves of a text: `#` and `%` take the shortest match from the begin or the end,
+    `##` and `%%` the longest; `/` replaces the first match, `//` all."""
+    if sign in ("/", "//"):
+        return _replaced(
+            text, *re.split(r"(?<!\\)/", pattern, maxsplit=1), all_of_them=sign == "//"
+        )
+    places = range(len(text) + 1)
+    if sign in ("##", "%"):
+        places = places[::-1]
+    for place in places:
+        part = text[:place] if "#" in sign else text[place:]
+        if fnmatchcase(part, pattern):
+            return text[place:] if "#" in sign else text[:place]
+    return text
+
+
+def _replaced(text: str, pattern: str, by: str = "", *, all_of_them: bool) -> str:
+    pattern, by = pattern.replace("\\/", "/"), by.replace("\\/", "/")
+    done, place = "", 0
+    while place < len(text) <= _LONGEST and pattern:
+        ends = range(len(text), place, -1)
+        end = next((end for end in ends if fnmatchcase(text[place:end], pattern)), None)
+        if end is None:
+            done, place = done + text[place], place + 1
+            continue
+        done, place = done + by, end
+        if not all_of_them:
+            break
+    return done + text[place:]
 
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {

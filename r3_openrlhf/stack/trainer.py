@@ -304,6 +304,9 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         self.clock.next_step()  # an evaluation counts with the step that follows
         if why is None and self._evaluation_is_due():  # a run that continues makes up for it
             self._evaluate()
+            why = self.stop.reason()  # asked while the engines were busy with it
+            if why is not None and global_step % self.args.ckpt.save_steps != 0:
+                self._save(global_step, {}, client_states, now=True)
         self._forget_what_no_checkpoint_needs(global_step)
         if why:
             raise RunInterrupted(

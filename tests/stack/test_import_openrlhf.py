@@ -111,7 +111,7 @@ LINES, WORDS, CALLS = (st.sampled_from(PARTS[name]) for name in ("lines", "words
 @settings(max_examples=200, deadline=None)
 def test_a_script_is_read_as_bash_reads_it(lines, words, call):
     script = "\n".join(
-        ["A=0 B= N=n O=x P=p D='d d'; ARGS=()", *lines, call.format(" ".join(words)), "exit"]
+        ["A=0 B= N=n O=x P=p D='d d' V=v; ARGS=()", *lines, call.format(" ".join(words)), "exit"]
     )
     bash = 'python3() { shift 2; [ $# = 0 ] || printf "%s\\0" "$@" >&3; }\n' + script
     done = subprocess.run(
@@ -142,6 +142,41 @@ def test_a_command_in_quotes_is_found(tmp_path):
         "N='2 4'\nsrun --overlap bash -c \"cd x; ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --a '$N'\" &>> log\n"
     )
     assert command_words([str(tmp_path / "s.sh")], MODULE, NAME) == ["--a", "2 4"]
+
+
+BASE = ["--actor.model_name_or_path", "a/b", "--data.prompt_dataset", "x.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "left", ["$LLM", "${LLM}", "${#ARGS[@]}", "p_$(date +%F)", "`hostname`", "$1", "a-${LLM^^}"]
+)
+def test_what_a_script_does_not_say_is_a_sentence(left):
+    """A word that the reader leaves as it is was a value of the experiment, and a model called $LLM."""
+    with pytest.raises(ConfigError, match="does not say what --reward.remote_url ") as refused:
+        page([*BASE, "--reward.remote_url", left])
+    assert left in str(refused.value) and "NAME=VALUE before its path" in str(refused.value)
+    for flag in ("--ckpt.output_dir", "--ckpt.path", "--logger.wandb.run_name"):
+        text, _ = page([*BASE, flag, f"out/{left}"])
+        assert f"#   {flag}: out/{left}, of which " in text
+        assert "$" not in text.partition("\n# ")[0] and "`" not in text.partition("\n# ")[0]
+    text, _ = page([*BASE, "--logger.wandb.key", left, "--data.input_template", "$x$ {}"])
+    assert "#   --logger.wandb.key: a key does not belong" in text and "$x$ {problem}" in text
+
+
+def test_a_function_that_the_script_s_own_words_choose_is_read():
+    script = 'train() {\n  python -m M --a "$1" --b ${M2##*/}\n}\nM2=org/seven\n"$@"\n'
+    assert words_after(script, re.compile("M")) == ["--a", "$1", "--b", "seven"]
+
+
+@given(st.integers(1, 40))
+@settings(max_examples=5, deadline=None)
+def test_functions_that_call_each_other_end(depth):
+    names = [f"f{place}" for place in range(depth + 1)]
+    script = "".join(
+        f"{name}() {{ {after}; {after}; }}\n"
+        for name, after in zip(names, [*names[1:], "f0"], strict=True)
+    )
+    assert words_after(script + "f0\npython -m M --a 1\n", re.compile("M")) == ["--a", "1"]
 
 
 def test_a_script_of_something_else_is_not_run(tmp_path):
