@@ -92,13 +92,7 @@ def load_table(data: DataConfig) -> Table:
             if not files:
                 raise DataError(f"data.path is {data.path}, a pattern that no file fits")
             tables = [_file(file, f"{name}, {file.name}") for file in files]
-            columns = dict.fromkeys(column for table in tables for column in table.columns)
-            rows = itertools.chain.from_iterable
-            return Table(
-                list(columns),
-                lambda wanted: rows(table.rows(wanted) for table in tables),
-                files=_names(files),
-            )
+            return replace(_joined(tables), files=_names(files))
     except R3Error:
         raise
     except Exception as error:  # loaders raise almost anything
@@ -192,10 +186,13 @@ def _directory(data: DataConfig, path: Path) -> Table:
         files = itertools.chain(*(builder.config.data_files or {}).values())
         for file in filter(Path.is_file, map(Path, files)):
             refuse_foreign(file)
-        found = datasets.load_dataset(
-            str(path), name=data.subset, split=data.split, revision=data.revision
-        )
-        table = _table_of(found, name)
+        if _has_several_schemas(builder):
+            table = _files_apart(data, builder)
+        else:
+            found = datasets.load_dataset(
+                str(path), name=data.subset, split=data.split, revision=data.revision
+            )
+            table = _table_of(found, name)
     read = [
         file
         for split, files in (builder.config.data_files or {}).items()
@@ -229,6 +226,68 @@ def _text_files(data: DataConfig, builder: Any, read: Callable[..., Iterable[Row
         {split: len(rows[split]) for split in rows}
     )
     return table_of(row for part in parts for row in rows[part.splitname][part.from_ : part.to])
+
+
+def _schema_of_parquet(path: Path) -> Any:
+    import pyarrow.parquet
+
+    return pyarrow.parquet.read_schema(path)
+
+
+def _schema_of_arrow(path: Path) -> Any:
+    import pyarrow
+
+    with path.open("rb") as file:
+        try:
+            return pyarrow.ipc.open_stream(file).schema
+        except pyarrow.ArrowInvalid:
+            return pyarrow.ipc.open_file(file).schema
+
+
+# builder of `datasets` -> what reads the columns and types of its files
+SCHEMAS = {"parquet": _schema_of_parquet, "arrow": _schema_of_arrow}
+
+
+def _has_several_schemas(builder: Any) -> bool:
+    """Tell whether the Parquet or Arrow files of a directory differ in their columns or types."""
+    if builder.name not in SCHEMAS or builder.info.features is not None:
+        return False
+    names = itertools.chain(*(builder.config.data_files or {}).values())
+    files = filter(Path.is_file, map(Path, names))
+    schemas = list(map(SCHEMAS[builder.name], files))
+    return any(not schema.equals(schemas[0]) for schema in schemas)
+
+
+def _files_apart(data: DataConfig, builder: Any) -> Table:
+    """Read each file with its own types: `datasets` casts all to those of the first, and True is 1."""
+    import datasets
+
+    files = {
+        str(split): [
+            (file, datasets.load_dataset(builder.name, data_files=str(file), split="train"))
+            for file in names
+        ]
+        for split, names in builder.config.data_files.items()
+        if str(split) in data.split
+    }
+    lengths = {split: sum(len(rows) for _, rows in files[split]) for split in files}
+    tables = []
+    for part in datasets.ReadInstruction.from_spec(data.split).to_absolute(lengths):
+        begin = 0
+        for file, rows in files[part.splitname]:
+            first, last = max(part.from_ - begin, 0), min(part.to - begin, len(rows))
+            if first < last:
+                chosen = rows.select(range(first, last))
+                tables.append(_table_of(chosen, f"data.path {data.path}, {Path(file).name}"))
+            begin += len(rows)
+    return _joined(tables)
+
+
+def _joined(tables: list[Table]) -> Table:
+    """Join the rows of tables, whose columns may differ."""
+    columns = dict.fromkeys(column for table in tables for column in table.columns)
+    rows = itertools.chain.from_iterable
+    return Table(list(columns), lambda wanted: rows(table.rows(wanted) for table in tables))
 
 
 def _table_of(dataset: Any, name: str) -> Table:
