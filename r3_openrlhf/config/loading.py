@@ -13,16 +13,16 @@ import json
 import os
 import re
 import tomllib
+import types
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra import compose, initialize_config_dir
+from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType, Quote, QuotedString
+from hydra.core.override_parser.types import OverrideType, Quote, QuotedString
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import MISSING, DictConfig, OmegaConf
@@ -31,6 +31,14 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from r3_openrlhf.config import ENVIRONMENT, R3Config
 from r3_openrlhf.config.given_keys import check_given
 from r3_openrlhf.config.sources import SOURCES
+from r3_openrlhf.config.spelling import (
+    hint_of,
+    hints_of,
+    members_of,
+    parse_override,
+    read_yaml,
+    with_types,
+)
 from r3_openrlhf.method.errors import ConfigError, quoted, shortened
 from r3_openrlhf.method.open_table import IMPORT_KEYS, is_import_path, nearest
 
@@ -39,6 +47,10 @@ MAX_YAML_CHARS, MAX_YAML_DEPTH = 1_000_000, 20
 EVENTS = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INTERPOLATION = re.compile(r"(?<!\\)(?:\\\\)*\$\{")  # one that OmegaConf resolves; \${ is text
 RESOLVER = re.compile(r"\$\{[\w.]+:")  # ${oc.env:NAME}: a value from outside the configuration
+# ${oc.env:NAME,default}, whose default is no null and has no quotes
+_DEFAULT = re.compile(
+    r"""(\$\{oc\.env:[^{}'",]+,[ \t]*)(?!(?i:null)\b)([^\s{}'",\[\]\\$]+)([ \t]*\})"""
+)
 # The name of a text that says where something is sent, or with what right
 _ADDRESS = re.compile(
     r"(?:[._]|^)(?:url|uri|address|endpoint|host|server|proxy|token|password)(?:e?s)?$"
@@ -57,9 +69,8 @@ UNUSED = [
         "env",
     ]
 ]
-# Keys whose value is a path, or a name that is written like one; of some, null is no value
-OPTIONAL_PATHS = ("held_out.path", "reward.function", "agents.environment", "logging.tracker")
-PATHS = ("run_dir", "model.path", "data.path", *OPTIONAL_PATHS)
+# What is a text for Hydra's grammar, whatever it holds
+_IS_QUOTED = re.compile(r"""[ \t]*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")[ \t]*""", re.DOTALL)
 SYNONYMS, RETIRED = (
     tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
     for name in ("synonyms.toml", "retired.toml")
@@ -76,6 +87,14 @@ FREE: tuple[str, ...] = (
 FREE += ("agents.options", "reward.code.languages", "reward.function_args")
 # in a checkout a link to the top-level configs/
 CONFIGS = Path(__file__).parents[1] / "configs"
+
+
+class Setting(typing.NamedTuple):
+    """A "key=value" of a command line. adds: it is written as "+key=value"."""
+
+    key: str
+    value: Any
+    adds: bool
 
 
 def experiments() -> list[str]:
@@ -103,7 +122,8 @@ def split_settings(settings: Iterable[str], *, command: str) -> tuple[str, list[
 def load_config(experiment: str, overrides: list[str], *, for_arms: bool = False) -> R3Config:
     """Compose and check. `experiment`: a name of configs/experiment, or the path of a YAML file.
     Overrides are "key=value" in Hydra's grammar; lists and strings may be quoted. The value of a
-    key in `PATHS` is taken as it is, unless it is quoted or holds "${".
+    text is taken as it is (`_with_plain_text`), and what a list or a file spells is kept for texts
+    (`config.spelling`).
 
     `for_arms`: the overrides are those of a study's arms, so some are read by other algorithms alone.
 
@@ -115,8 +135,7 @@ def load_config(experiment: str, overrides: list[str], *, for_arms: bool = False
     settings = _experiment_of(experiment)
     parsed = [_check_override(override) for override in overrides]
     chosen = next(
-        (override.value() for override in reversed(parsed) if override.key_or_group == "algo"),
-        None,
+        (setting.value for setting in reversed(parsed) if setting.key == "algo"), None
     )
     # a name is a preset; an algorithm of a user is the key alone
     preset = None if chosen is None or is_import_path(str(chosen)) else str(chosen)
@@ -128,18 +147,16 @@ def load_config(experiment: str, overrides: list[str], *, for_arms: bool = False
         settings.append(f"+algo={preset}")
     try:
         with initialize_config_dir(config_dir=str(CONFIGS.resolve()), version_base="1.3"):
-            if experiment.endswith(".yaml"):
-                _files_of(experiment, [*UNUSED, *settings])
-            composed = compose(config_name="train", overrides=[*UNUSED, *settings])
+            files = _files_of(experiment, [*UNUSED, *settings])
     except HydraException as error:
         raise ConfigError(
             f"experiment {quoted(experiment)} does not compose: {_one_line(error)}"
         ) from error
-    OmegaConf.set_struct(composed, False)
-    given = [override for override in parsed if override.key_or_group != "algo" or not preset]
+    composed = _composed(files)
+    given = [setting for setting in parsed if setting.key != "algo" or not preset]
     _apply(composed, given, merges=True)
     values = _container(composed)
-    keys = {override.key_or_group for override in parsed}
+    keys = {setting.key for setting in parsed}
     for key, other in (("path", "sources"), ("sources", "path")):  # the command line wins
         if f"data.{key}" in keys and f"data.{other}" not in keys and "data" in values:
             values["data"].pop(other, None)
@@ -181,12 +198,15 @@ def _experiment_of(experiment: str) -> list[str]:
     return [f"+experiment={experiment}"]
 
 
-def _files_of(experiment: str, overrides: list[str]) -> list[Path]:
-    """List the files that Hydra composes for this experiment; later ones win.
+def _files_of(experiment: str, overrides: list[str]) -> list[tuple[Path, str]]:
+    """List the files that Hydra composes for this experiment, with the section that each is for
+    ("" is all); later ones win.
 
     Inside `initialize_config_dir`. ConfigError: the experiment, or a file next to it, would be
     read from the package, whose folders come first."""
-    folder = Path(experiment).expanduser().absolute().parents[1]
+    folder = CONFIGS
+    if experiment.endswith(".yaml"):
+        folder = Path(experiment).expanduser().absolute().parents[1]
     loader = GlobalHydra.instance().config_loader()
     files = []
     for each in loader.compute_defaults_list("train", overrides, RunMode.RUN).defaults:
@@ -198,8 +218,25 @@ def _files_of(experiment: str, overrides: list[str]) -> list[Path]:
             raise ConfigError(
                 f"{named} has the name of a shipped file, which would be read instead of it; rename it"
             )
-        files.append(named if named.is_file() else shipped)
-    return [file for file in files if file.is_file()]
+        file = named if named.is_file() else shipped
+        if file.is_file():
+            files.append((file, each.package or ""))
+    return files
+
+
+def _composed(files: Iterable[tuple[Path, str]]) -> DictConfig:
+    """Merge the files, as Hydra's `compose` does, with words typed by their fields."""
+    composed = OmegaConf.create()
+    for file, package in files:
+        values = read_yaml(file.read_text(encoding="utf-8")) or {}
+        if not isinstance(values, dict):
+            raise ConfigError(f"{file} holds no keys; write KEY: VALUE lines")
+        # what is for Hydra itself
+        values = {key: part for key, part in values.items() if key not in ("defaults", "hydra")}
+        for name in reversed(package.split(".") if package else []):
+            values = {name: values}
+        composed.merge_with(with_types(values, R3Config))
+    return composed
 
 
 def _keys_beside_algo(experiment: str) -> set[str]:
@@ -225,7 +262,7 @@ def with_overrides(values: dict[str, Any], overrides: list[str], *, source: str)
     parsed = [_check_override(override) for override in overrides]
     _apply(composed, parsed)
     config = _checked(_container(composed), source=source)
-    check_keys(config, (override.key_or_group for override in parsed))
+    check_keys(config, (setting.key for setting in parsed))
     config.typed = _typed(_container(composed), config)
     return config
 
@@ -244,8 +281,8 @@ def config_to_yaml(config: R3Config) -> str:
     """Every key with its value, as config.yaml holds it: what the user took from the environment
     stays as typed, with a backslash, so that no reader resolves it."""
     values = dataclasses.asdict(config)
-    for key, typed in config.typed.items():
-        _section_of(values, key)[key.rpartition(".")[2]] = typed
+    for key, written in config.typed.items():
+        _section_of(values, key)[key.rpartition(".")[2]] = written
     return OmegaConf.to_yaml(OmegaConf.create(_as_text(values)))
 
 
@@ -257,7 +294,7 @@ def config_from_yaml(text: str, *, source: str, lenient: bool = False) -> R3Conf
     Raises ConfigError for what is no YAML, or not the mapping that config_to_yaml wrote."""
     _check_yaml(text, source=source)
     try:
-        values = OmegaConf.create(text)
+        values = OmegaConf.create(with_types(read_yaml(text), R3Config))
     except (
         yaml.YAMLError,
         OmegaConfBaseException,
@@ -424,8 +461,9 @@ def _checked(values: dict[str, Any], *, source: str) -> R3Config:
             raise ConfigError(
                 f"{source} sets {key[:80]}, which does not exist; {_nearest_key(key, known)}"
             )
+    _check_bools(values)
     try:
-        config = OmegaConf.to_object(OmegaConf.merge(_schema(), values))
+        config = OmegaConf.to_object(OmegaConf.merge(_schema(), _with_quoted_defaults(values)))
     except MissingMandatoryValue as error:
         raise ConfigError(
             f"{error.full_key} has no value; add {error.full_key}=... to the command"
@@ -440,6 +478,36 @@ def _checked(values: dict[str, Any], *, source: str) -> R3Config:
     return config
 
 
+def _with_quoted_defaults(values: dict[str, Any]) -> dict[str, Any]:
+    """Put quotes around the default in ${oc.env:NAME,default}, which is a text, too."""
+    return _each(values, lambda text: _DEFAULT.sub(r"\1'\2'\3", text))
+
+
+def _check_bools(values: dict[str, Any]) -> None:
+    """ConfigError: a bool is neither true nor false, which OmegaConf takes for one: 2, "on", "0"."""
+    given = {
+        key: value
+        for key, value in _leaves(values, R3Config)
+        if hint_of(key, R3Config) is bool and value != MISSING
+    }
+    for key, value in given.items():
+        if isinstance(value, bool):
+            continue
+        word = _resolved(values, key) if _INTERPOLATION.search(str(value)) else value
+        if str(word).lower() not in ("true", "false"):
+            written = "null" if value is None else quoted(value)
+            raise ConfigError(f"{key} is {written}; use true or false")
+
+
+def _resolved(values: dict[str, Any], key: str) -> object:
+    """Return the value of a key that refers to others or the environment, of no type."""
+    defaults = OmegaConf.create(_container(_schema()))
+    try:
+        return OmegaConf.select(OmegaConf.merge(defaults, values), key)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{key}: {_one_line(error)}") from error
+
+
 @functools.cache
 def _schema() -> DictConfig:
     """R3Config's keys, types and defaults; what is merged with it gets a copy."""
@@ -450,15 +518,26 @@ def _container(composed: object, *, resolve: bool = False) -> dict[str, Any]:
     return typing.cast("dict[str, Any]", OmegaConf.to_container(composed, resolve=resolve))
 
 
-def _apply(
-    composed: DictConfig, overrides: Iterable[Override], *, merges: bool = False
-) -> None:
+def _apply(composed: DictConfig, settings: Iterable[Setting], *, merges: bool = False) -> None:
     """Set the keys one after the other. merges: a dictionary joins what is there, as in Hydra; those
-    of agents.options, where {} is none of them, never do."""
-    for override in overrides:
-        key = override.key_or_group
-        merge = merges and key != "agents.options"
-        OmegaConf.update(composed, key, override.value(), merge=merge, force_add=True)
+    of agents.options, where {} is none of them, never do.
+
+    ConfigError: "+key=value" where the key has a value that this one does not join."""
+    for key, value, adds in settings:
+        if adds:
+            _check_addition(composed, key, value)
+        merge = adds or (merges and key != "agents.options")
+        OmegaConf.update(composed, key, value, merge=merge, force_add=True)
+
+
+def _check_addition(composed: DictConfig, key: str, value: object) -> None:
+    there = _section_of(_container(composed), key).get(key.rpartition(".")[2])
+    joins = isinstance(value, dict) and isinstance(there, dict)
+    if there in (None, MISSING) or joins:
+        return
+    raise ConfigError(
+        f"+{key} adds a key, and {key} is {quoted(there)} already; leave out the + to replace it"
+    )
 
 
 def _with_paths_of_tasks(values: dict[str, Any]) -> dict[str, Any]:
@@ -484,29 +563,42 @@ def _with_paths_of_tasks(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _with_plain_path(override: str) -> str:
-    """Put quotes around a plain path, as "~", "(", "#", "=" and others are for Hydra."""
-    key, _, value = override.partition("=")
-    name = key.lstrip("+")
-    is_quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
-    if name not in PATHS or is_quoted or "${" in value or value == MISSING:
+def _with_plain_text(override: str) -> str:
+    """Put quotes around the value of a text, as "~", "(", "#", "=", 1e3 and others are something else
+    for Hydra. What is quoted, holds "${" or must be given is Hydra's, and so is null where it is no
+    value, and the words of a key that knows its words."""
+    key, given, value = override.partition("=")
+    if not given or key.lstrip("+") not in _texts():
         return override
-    if name in OPTIONAL_PATHS and value == "null":
+    if _IS_QUOTED.fullmatch(value) or "${" in value or value == MISSING:
+        return override
+    if value == "null" and _texts()[key.lstrip("+")]:
         return override
     return f"{key}={_in_quotes(value)}"
+
+
+@functools.cache
+def _texts() -> dict[str, bool]:
+    """Return the keys that hold any text, and whether each may be null."""
+    members = {
+        key: members_of(hint_of(key, R3Config))
+        for key, field in fields_of().items()
+        if "words" not in field.metadata
+    }
+    return {key: types.NoneType in of for key, of in members.items() if str in of}
 
 
 def _in_quotes(text: str) -> str:
     return QuotedString(text, Quote.single).with_quotes()
 
 
-def _check_override(text: str) -> Override:
+def _check_override(text: str) -> Setting:
     if not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text):
         raise ConfigError(
             f"{quoted(text)} holds bytes that are not UTF-8 text; write the value in UTF-8"
         )
     try:
-        override = OverridesParser.create().parse_override(_with_plain_path(text))
+        override = parse_override(_with_plain_text(text))
     except HydraException as error:
         raise ConfigError(
             f"{quoted(text)} is not of the form key=value; {_one_line(error)}"
@@ -528,19 +620,15 @@ def _check_override(text: str) -> Override:
                 f"{key} is a group of keys; set one of them, like {section[0]}=..."
             )
         raise ConfigError(f"{key} does not exist; {_nearest_key(key, known)}")
-    return override
-
-
-@functools.cache
-def _hints_of(schema: object) -> dict[str, Any]:
-    return typing.get_type_hints(schema)
+    value = with_types(override.value(), hint_of(key, R3Config))
+    return Setting(key, value, override.is_add())
 
 
 @functools.cache
 def fields_of(schema: Any = R3Config, prefix: str = "") -> dict[str, dataclasses.Field[Any]]:
     """Return the field of each key."""
     found: dict[str, dataclasses.Field[Any]] = {}
-    hints = _hints_of(schema)
+    hints = hints_of(schema)
     for field in dataclasses.fields(schema):
         name = f"{prefix}{field.name}"
         is_section = dataclasses.is_dataclass(hints[field.name])
@@ -573,7 +661,7 @@ def of_others() -> dict[str, str]:
 def _leaves(
     values: dict[str, Any], schema: object, prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
-    hints = _hints_of(schema)
+    hints = hints_of(schema)
     for name, value in values.items():
         section = hints.get(name)
         if dataclasses.is_dataclass(section) and isinstance(value, dict):
