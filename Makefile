@@ -94,6 +94,13 @@ check: setup ## formatting, lint and types, docker/Dockerfile too
 	@python -m mypy --no-error-summary
 	@hadolint docker/Dockerfile
 
+.PHONY: release .urls
+release: .urls setup ## build the wheel of a release into dist/
+	@$(PIP) wheel --no-deps --no-build-isolation -w dist .
+
+.urls:
+	@! grep -n 'https://example\.org' pyproject.toml >&2 || { echo "pyproject.toml has placeholders in [project.urls]; write the addresses of the repository before a release" >&2; exit 1; }
+
 .PHONY: setup-gpu lock-gpu
 setup-gpu: ## create .venv with the stack on CUDA GPUs, from requirements-gpu.lock; docs/install.md
 	@scripts/setup_gpu.sh

@@ -130,6 +130,20 @@ def test_both_stacks_have_the_same_versions():
 
 # ── what is published ──
 
+
+@pytest.mark.parametrize("host", ["example.org", "code.example.com"])
+def test_a_release_needs_the_projects_own_addresses(tmp_path, host):
+    """Placeholders end `make release` before anything is built."""
+    shutil.copy(REPOSITORY / "Makefile", tmp_path)
+    project = (REPOSITORY / "pyproject.toml").read_text().replace("example.org", host)
+    (tmp_path / "pyproject.toml").write_text(project)
+    done = subprocess.run(["make", ".urls"], cwd=tmp_path, capture_output=True, text=True)
+    is_placeholder = host == "example.org"
+    assert (done.returncode != 0) is is_placeholder, done.stderr
+    assert ("has placeholders in [project.urls]" in done.stderr) is is_placeholder
+    assert re.search(r"^release: \.urls ", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+
+
 REQUIREMENTS = ("requirements-cpu.txt", "requirements-gpu.lock")  # r3 doctor compares with them
 
 
