@@ -10,10 +10,10 @@ from r3_openrlhf.rewards.answers.patterns import phrases, table
 
 _TABLE = table("units.toml")
 _PREFIXES, _PREFIXED, _PLAIN_UNITS, _COUNTS = map(
-    _TABLE.get, ("prefixes", "prefixed", "plain", "counts")
+    _TABLE.pop, ("prefixes", "prefixed", "plain", "counts")
 )
 _SPEEDS, _SYMBOLS, _POWERS, _CURRENCY = map(
-    _TABLE.get, ("speeds", "symbols", "powers", "currencies")
+    _TABLE.pop, ("speeds", "symbols", "powers", "currencies")
 )
 # a number of base units, and their powers: 1 km/hour is (1000/3600, {"m": 1, "second": -1})
 Dimension = tuple[Fraction, dict[str, int]]

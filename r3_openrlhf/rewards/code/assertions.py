@@ -60,6 +60,7 @@ class Assertions:
         while handler is not None and handler.f_code.co_filename != name:
             handler = handler.f_back
         around = [node for node in self._nodes[name] if _holds(node, line)]
+        blocks: list[Any]
         if handler is None:
             blocks = [node for node in around if isinstance(node, _FUNCTIONS)]
         else:

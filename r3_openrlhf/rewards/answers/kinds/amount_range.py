@@ -24,10 +24,9 @@ def _read(text: str, problem: str) -> tuple[Number, Number] | None:
     """Return both ends; a unit or percent sign after the second is the first one's, too."""
     text = plain(text).replace("≤", "\\le ")
     found = next(filter(None, (spelling.fullmatch(text) for spelling in _SPELLINGS)), None)
-    ends = [number(end) for end in found.groups()] if found else []
-    if len(ends) != 2 or ends[0] is None or ends[1] is None:
+    low, high = map(number, found.groups()) if found else (None, None)
+    if low is None or high is None:
         return None
-    low, high = ends
     if low.unit is None and not low.percent:
         low = replace(low, unit=high.unit, percent=high.percent)
     return (low, high) if low.value < high.value else None
