@@ -156,18 +156,26 @@ def _turn(message: object, key: str) -> dict[str, str]:
         raise DataError(
             f"the problem ({key}) is a list, but not one of messages with role and content"
         )
-    role, content = (
-        message.get("role", message.get("from")),
-        message.get("content", message.get("value")),
-    )
-    if isinstance(content, list):
-        kinds = [part.get("type") if isinstance(part, dict) else None for part in content]
-        if any(kind != "text" for kind in kinds):
-            raise DataError(f"the problem ({key}) has a message that is not only text")
-        content = "".join(str(part["text"]) for part in content)
+    role, content = message.get("role", message.get("from")), content_of(message)
+    if content is None and isinstance(message.get("content", message.get("value")), list):
+        raise DataError(f"the problem ({key}) has a message that is not only text")
     if not isinstance(role, str) or not isinstance(content, str):
         raise DataError(f"the problem ({key}) has a message without role and content")
     return {"role": _ROLES.get(role, role), "content": content}
+
+
+def content_of(message: dict[str, Any]) -> str | None:
+    """Return the text of a message, of all parts where it is a list of them; None: it is not only text."""
+    content = message.get("content", message.get("value"))
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else None
+    texts = [
+        part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
+        for part in content
+    ]
+    if not all(isinstance(text, str) for text in texts):
+        return None
+    return "".join(map(str, texts))
 
 
 def _parsed(text: str) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.method.errors import quoted
-from r3_openrlhf.problems.columns import value_at
+from r3_openrlhf.problems.columns import content_of, value_at
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.prompts import columns_in
 from r3_openrlhf.problems.reference_checks import CERTAIN, FEW, SUSPICIOUS, option_columns
@@ -115,6 +115,16 @@ _AFTERWARDS = (
 )
 SENTENCE = 4  # words; names of levels and topics have fewer
 _TAIL = 60  # characters in which a solution ends with its answer
+# GPQA's "Incorrect Answer 1", SciQ's distractor1
+_WRONG_OPTION = re.compile(
+    r"(?:incorrect|wrong|false|distractor)s?(?:[ _-]?(?:answer|option|choice)s?)?[ _-]?\d*",
+    re.IGNORECASE,
+)
+# what Python or JSON prints of a dictionary with texts as keys, or of a list that begins with a text or a dictionary
+_STRUCTURE = re.compile(
+    r"\s*(?:\{\s*(?:'[^']*'|\"[^\"]*\")\s*:.*\}|\[\s*(?:'[^']*'\s*[,\]]|\"[^\"]*\"\s*[,\]]|\{\s*['\"]).*(?<=[\]}]))\s*",
+    re.S,
+)
 _READ_BY_TEMPLATES = ("tools", "documents")  # arguments of transformers' apply_chat_template
 _OF_MESSAGES = {"role", "content", "from", "value"}
 
@@ -162,6 +172,11 @@ def check_prompts(labels: Sequence[Label], *, path: str, data: DataConfig) -> li
             say([label for label in labels if _cue(label.problem) == cue], what)
     marked_up = [label for label in labels if _MARKUP.search(label.problem)]
     say(marked_up, "have tags or entities of HTML, like {}; the model will read them so")
+    printed = [label for label in labels if _is_structure(label.problem)]
+    say(
+        printed,
+        "are a printed structure, like {}; the model will read its quotes and braces, so make a column of the text alone",
+    )
     torn = [
         label for label in labels if _is_torn("\n".join([label.problem, *label.references]))
     ]
@@ -207,6 +222,12 @@ def _mark(problem: str) -> str:
 def _cue(problem: str) -> str:
     found = _CUE.search(problem, max(0, len(problem) - _TAIL))
     return (found["cue"] or found["tag"]) if found else ""
+
+
+def _is_structure(text: str) -> bool:
+    """Return if a text is a printed dictionary or list, and nothing else."""
+    text = text.strip()
+    return text[-1:] in ("}", "]") and _STRUCTURE.fullmatch(text) is not None
 
 
 def _is_torn(text: str) -> bool:
@@ -270,12 +291,26 @@ def check_rows(
             {column: cell for column, cell in row.items() if column not in used}
         ):
             cells.setdefault(column, []).append((cell, label))
-    texts = [column for column, found in cells.items() if _is_part(column, found, len(rows))]
+    wrong = [column for column in rows[0][0] if _WRONG_OPTION.fullmatch(column)] if rows else []
+    texts = [
+        column
+        for column, found in cells.items()
+        if column not in wrong and _is_part(column, found, len(rows))
+    ]
     if texts and not columns_in(data.prompt_template):
         template = quoted("".join(f"{{{column}}} " for column in texts) + "{problem}")
         sentences.append(
             f"texts of {' and '.join(texts)} are not in the prompt, like {quoted(cells[texts[0]][0][0])}; if they are a part of the "
             f"problem, use data.prompt_template={template}"
+        )
+    asked_without = sum(
+        not any(text in label.problem for column in wrong for text in _options(row, column))
+        for row, label in rows
+    )
+    if wrong and asked_without > CERTAIN * len(rows):
+        sentences.append(
+            f"{' and '.join(wrong)} hold wrong answers to choose from, which {asked_without} {first} do not show, so those are asked "
+            "without options; for a choice, make a column of the problem with lettered options and one of the right letter"
         )
     if len(rows) >= FEW:
         findings += [
@@ -339,12 +374,18 @@ def _places(rows: Sequence[tuple[dict[str, Any], Label]]) -> Iterator[str]:
             yield f"the answers are places of {column}, like {quoted(label.references[0])}, which the problem does not hold; {remedy}"
 
 
+def _options(row: dict[str, Any], column: str) -> list[str]:
+    cell = row.get(column)
+    texts = list(_texts(cell)) if isinstance(cell, list | dict) else [str(cell or "")]
+    return [text.strip() for text in texts if text.strip()]
+
+
 def _dropped(cell: object, label: Label) -> Iterator[str]:
     """Name what the messages of a problem have and its prompt lacks. An answer at their end may go."""
     messages = [one for one in cell if isinstance(one, dict)] if isinstance(cell, list) else []
     for key in {key for one in messages for key, value in one.items() if value} - _OF_MESSAGES:
         yield f"{key} in their messages"
-    last = str(messages[-1].get("content", messages[-1].get("value"))) if messages else ""
+    last = content_of(messages[-1]) if messages else None
     if (
         last
         and last.strip() not in label.problem

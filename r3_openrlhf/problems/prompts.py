@@ -97,45 +97,88 @@ def render(
         # Ids are made without special tokens: templates bring them; a base model had a BOS
         return text if text.startswith(bos := begin_of_text(tokenizer)) else bos + text
 
-    from jinja2 import TemplateError
-
     messages = [{"role": "system", "content": system}] if system else []
     for shot in data.few_shot:
         messages.append({"role": "user", "content": problem_message(data, shot["problem"])})
         messages.append({"role": "assistant", "content": shot["response"]})
     messages += [*turns, {"role": "user", "content": user_text}]
+    return in_template(tokenizer, data, messages)
+
+
+def in_template(
+    tokenizer: PreTrainedTokenizerBase, data: DataConfig, messages: Sequence[dict[str, str]]
+) -> str:
+    """Return messages in the chat template. DataError: there is none, or it refuses them or leaves one out."""
+    from jinja2 import TemplateError
+
     if not has_template(tokenizer, data):
         raise DataError(
             f"The tokenizer of {tokenizer.name_or_path} has no chat template; use data.chat_template=false"
         )
     values = {"tokenize": False, "add_generation_prompt": True, **template_values(data)}
-    prompt = ""
+    prompt, refusal = "", None
     try:
-        with contextlib.suppress(TemplateError):
-            prompt = tokenizer.apply_chat_template(messages, **values)
-        # some read contents of parts alone (LLaVA-NeXT, Idefics3)
-        if not _holds(prompt, user_text):
-            parts = [
-                {**turn, "content": [{"type": "text", "text": turn["content"]}]}
-                for turn in messages
-            ]
-            prompt = tokenizer.apply_chat_template(parts, **values)
+        prompt = tokenizer.apply_chat_template(messages, **values)
     except TemplateError as error:
+        refusal = error
+    if not prompt or _left_out(prompt, messages) is not None:
+        # some read contents of parts alone (LLaVA-NeXT, Idefics3); others cannot read any
+        parts = [
+            {**turn, "content": [{"type": "text", "text": turn["content"]}]}
+            for turn in messages
+        ]
+        with contextlib.suppress(TemplateError, TypeError, AttributeError):
+            in_parts = tokenizer.apply_chat_template(parts, **values)
+            # a template of texts alone prints them as Python does
+            is_printed = "'type': 'text'" in in_parts
+            if not is_printed and (refusal or _left_out(in_parts, messages) is None):
+                prompt, refusal = in_parts, None
+    if refusal is not None:
         roles = ", ".join(message["role"] for message in messages)
         raise DataError(
-            f"The chat template of {tokenizer.name_or_path} refuses the turns {roles} ({error}); "
+            f"The chat template of {tokenizer.name_or_path} refuses the turns {roles} ({refusal}); "
             "drop data.system_prompt or data.few_shot, or use data.chat_template=false"
-        ) from error
-    if not _holds(prompt, user_text):
-        raise DataError(
-            f"The chat template of {tokenizer.name_or_path} leaves out the problem: {quoted(user_text)} is not in its prompt; use "
-            "data.chat_template=false, or a template that shows the user's turn"
-        )
+        ) from refusal
+    if (place := _left_out(prompt, messages)) is not None:
+        raise DataError(_lost(tokenizer, messages, place))
     return prompt
 
 
-def _holds(prompt: str, text: str) -> bool:
-    return text in prompt or "".join(text.split()) in "".join(prompt.split())
+def _left_out(prompt: str, messages: Sequence[dict[str, str]]) -> int | None:
+    """Return the place of a message that the prompt does not hold; None: it holds all."""
+    bare = None
+    for place, message in enumerate(messages):
+        text = message["content"]
+        if text in prompt:
+            continue
+        bare = "".join(prompt.split()) if bare is None else bare
+        # templates of thinking models drop the thoughts of earlier turns
+        said = text.rpartition("</think>")[2] if message["role"] == "assistant" else text
+        if "".join(said.split()) not in bare:
+            return place
+    return None
+
+
+def _lost(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, str]], place: int
+) -> str:
+    """Say which message the template leaves out, and what to do."""
+    role, text = messages[place]["role"], quoted(messages[place]["content"])
+    begin = f"The chat template of {tokenizer.name_or_path} leaves out"
+    if place == len(messages) - 1:
+        return (
+            f"{begin} the problem: {text} is not in its prompt; use "
+            "data.chat_template=false, or a template that shows the user's turn"
+        )
+    if role == "system":
+        return (
+            f"{begin} the system turn: {text} is not in its prompt; use a template that shows it, or write it into "
+            "data.prompt_template, with data.system_prompt=null and problems without a system turn"
+        )
+    return (
+        f"{begin} turn {place + 1} of {len(messages)}, of role {role}: {text} is not in its prompt; use "
+        "data.chat_template=false, a template that shows earlier turns, or problems of one turn, without data.few_shot"
+    )
 
 
 def unknown_values(tokenizer: PreTrainedTokenizerBase, data: DataConfig) -> list[str]:

@@ -28,6 +28,7 @@ from r3_openrlhf.problems.prompts import (
 from r3_openrlhf.problems.reference_checks import SUSPICIOUS
 from r3_openrlhf.problems.sources import Label as Label
 from r3_openrlhf.problems.sources import SourceCounts, load_problems
+from r3_openrlhf.problems.template_checks import template_findings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -106,6 +107,7 @@ def prepare(
             )
             for name in (unknown_values(tokenizer, data) if tokenizer is not None else ())
         ]
+        + (template_findings(tokenizer, data, problems.labels) if tokenizer is not None else [])
         + overlong_finding(
             data, num_overlong=overlong, num_read=len(lines) + overlong, room=room
         ),

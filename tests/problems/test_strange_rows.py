@@ -124,6 +124,72 @@ SAID = {  # kind -> (rows, settings, a part of the sentence; "": nothing is said
         {},
         "a turn after the problem, 'Let me add.'",
     ),
+    "a turn in parts to go on with": (
+        with_each(
+            problem=lambda row, n: asked(
+                n, {"role": "assistant", "content": [{"type": "text", "text": "Let me add."}]}
+            )
+        ),
+        {},
+        "a turn after the problem, 'Let me add.'",
+    ),
+    "turns in parts": (
+        with_each(
+            problem=lambda row, n: [
+                {"role": role, "content": [{"type": "text", "text": text} for text in texts]}
+                for role, texts in (
+                    ("system", ["S"]),
+                    ("user", [row["problem"][:3], row["problem"][3:]]),
+                )
+            ]
+        ),
+        {},
+        "",
+    ),
+    "an answer in parts after it": (
+        with_each(
+            problem=lambda row, n: asked(
+                n, {"from": "gpt", "value": [{"type": "text", "text": f"So {row['answer']}."}]}
+            )
+        ),
+        {},
+        "",
+    ),
+    "wrong answers to choose from": (
+        with_each(
+            **{f"Incorrect Answer {k}": lambda row, n, k=k: f"{n}.{k}" for k in (1, 2, 3)}
+        ),
+        {},
+        "Incorrect Answer 1 and Incorrect Answer 2 and Incorrect Answer 3 hold wrong answers to choose from, which 40 of",
+    ),
+    "a list of wrong answers": (
+        with_each(distractors=lambda row, n: [f"{n}.5", f"{n}.7"]),
+        {},
+        "distractors hold wrong answers",
+    ),
+    "wrong answers that are shown": (
+        with_each(
+            wrong_answer=lambda row, n: f"{n}.5",
+            problem=lambda row, n: f"{row['problem']} (A) {n}.5 (B) {row['answer']}",
+        ),
+        {},
+        "",
+    ),
+    "a printed dictionary": (
+        with_each(problem=lambda row, n: str({"question": row["problem"], "n": n})),
+        {},
+        "40 of 40 problems are a printed structure, like",
+    ),
+    "a printed list": (
+        with_each(problem=lambda row, n: str([row["problem"], f"page {n}"])),
+        {},
+        "are a printed structure",
+    ),
+    "lists and sets in a text": (
+        with_each(problem=lambda row, n: f"[{n}, 2] and {{1, {n}}}: {row['problem']} [a]"),
+        {},
+        "",
+    ),
     "an answer after it": (
         with_each(
             problem=lambda row, n: asked(
