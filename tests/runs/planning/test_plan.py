@@ -263,7 +263,7 @@ def test_heads_that_vllm_cannot_share_are_refused(size, even):
 def test_no_remedy_splits_what_vllm_cannot_split():
     """7B on 45 GiB with a small share for vLLM fits in engines of 2 GPUs. 7 heads instead of 28 cannot be shared by 2."""
     settings = ["cluster.num_nodes=1", "cluster.vllm_tensor_parallel_size=1"]
-    settings.append("cluster.vllm_gpu_memory_utilization=0.2")
+    settings += ["cluster.vllm_gpu_memory_utilization=0.2", "train.zero_stage=3"]
     config, gpu = (
         load_config("r3_7b_deepscaler_multinode", settings),
         replace(H100, memory_bytes=45 * GiB),
