@@ -261,7 +261,7 @@ def test_what_a_loop_has_at_hand_is_taken(tmp_path):
         np.int64(0),
     )
     batch = r3.mix(iter(rows), step=np.int64(0), groups=torch.zeros(3))
-    assert scores[-1] == [3, 3, 3] and len(batch.groups) == 1 and batch.rows[0].ranked
+    assert scores[-1] == [3, 3, 3] and len(batch.groups) == 1 and batch.rows[0].tied
     r3.remember(rows, step=0, epoch=1)
     r3.history.close()
     r3 = R3(history=str(tmp_path / "history.sqlite"))

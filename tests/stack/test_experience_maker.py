@@ -452,7 +452,7 @@ class Measuring(Ours):
                 tokens = np.arange(int(samples.action_mask[place].sum()), dtype=np.float16)
                 if index in self.wanted:
                     found[index] = EntropyStatistics(
-                        peak=10.0 - index, global_=0.5, source="exact", tokens=tokens
+                        peak=10.0 - index, global_=index / 10, source="exact", tokens=tokens
                     )
         return found, 0.0
 
