@@ -3,6 +3,7 @@
     python benchmarks/step_overhead.py                   # a tiny model
     python benchmarks/step_overhead.py --model smollm2   # a real one, as in the quickstart
     python benchmarks/step_overhead.py --rounds 3 ranking.entropy_source=exact    # with configuration of both sides
+    python benchmarks/step_overhead.py --every-row       # R³ with train.skip_zero_advantage=false beside them
 
 The baseline is OpenRLHF's own estimator and policy update with R³'s three mechanisms off. It runs in the same program, so what
 records a rollout (executor, rollout files) is in both. Target: R³'s own work at most 2 % of a step, with a real model. On the tiny
@@ -41,6 +42,8 @@ PHASES = {
 }
 
 
+EVERY_ROW = "r3, every row"  # the side whose rows all pass through the model
+
 WORK = {
     "rollouts sampled": "sampled_rows",
     "rows trained": "trained_rows",
@@ -61,14 +64,21 @@ def run_pairs(
     overrides: list[str],
     directory: Path,
     timeout_s: float,
+    every_row: bool = False,
 ) -> dict[str, list[dict]]:
-    """Return every step of every run by side ("stock", "r3"). Rounds alternate, and so does the side that is first."""
+    """Return every step of every run by side ("stock", "r3"; with every_row a third one, EVERY_ROW).
+
+    Rounds alternate, and so does the side that is first."""
     sides = dict(zip(("stock", "r3"), PAIRS[model], strict=True))
+    if every_row:
+        sides[EVERY_ROW] = sides["r3"]
     of_sides: dict[str, list[dict]] = {side: [] for side in sides}
     for number in range(rounds):
         for side, experiment in list(sides.items())[:: 1 if number % 2 == 0 else -1]:
-            run_dir = directory / f"{side}_{number}"
+            run_dir = directory / f"{side.replace(', ', '_').replace(' ', '_')}_{number}"
             settings = [f"run_dir={run_dir}", "checkpoint.save_steps=-1", *overrides]
+            if side == EVERY_ROW:
+                settings.append("train.skip_zero_advantage=false")
             if steps is not None:
                 settings.append(f"train.max_steps={steps}")
             print(f"round {number + 1} of {rounds}: {experiment}", file=sys.stderr, flush=True)
@@ -176,6 +186,20 @@ def report(stock: list[dict], r3: list[dict]) -> tuple[str, dict]:
     return "\n".join(lines), numbers
 
 
+def report_of_skipping(skipped: list[dict], every: list[dict]) -> str:
+    """Return the seconds of R³'s phases beside those where every row passes through the model."""
+    lines = [f"{'':<52}{'R³':>10}{'every row':>10}{'ratio':>10}"]
+    for name, key in PHASES.items():
+        ours, others = (
+            statistics.median(step[key] for step in side) for side in (skipped, every)
+        )
+        lines.append(f"{name:<52}{ours:>10.4g}{others:>10.4g}{ours / others:>10.2f}")
+    rows = sum(step["r3/update/skipped_rows"] for step in skipped)
+    share = rows / (rows + sum(step["r3/update/rows"] for step in skipped))
+    lines.append(f"rows without a gradient: {share:.0%}")
+    return "\n".join(lines)
+
+
 def ms_per(steps: list[dict], seconds: str, work: str) -> float:
     return 1e3 * sum(step[seconds] for step in steps) / sum(step[work] for step in steps)
 
@@ -191,6 +215,11 @@ def main() -> int:
     )
     parser.add_argument(
         "--warmup", type=int, default=1, help="first steps of each run that do not count"
+    )
+    parser.add_argument(
+        "--every-row",
+        action="store_true",
+        help="also run R³ with train.skip_zero_advantage=false",
     )
     parser.add_argument("--timeout-s", type=float, default=3600, help="of one run")
     parser.add_argument("--output", type=Path, help="also write every number as JSON")
@@ -208,6 +237,7 @@ def main() -> int:
                 overrides=options.overrides,
                 directory=Path(directory),
                 timeout_s=options.timeout_s,
+                every_row=options.every_row,
             )
         except RunFailed as error:
             print(f"Error: {error}", file=sys.stderr)
@@ -224,6 +254,8 @@ def main() -> int:
         return 1
     text, numbers = report(counted["stock"], counted["r3"])
     print(text)
+    if options.every_row:
+        print(report_of_skipping(counted["r3"], counted[EVERY_ROW]))
     if options.output:
         options.output.write_text(json.dumps(numbers | {"steps": steps}, indent=1) + "\n")
     return 0
