@@ -74,7 +74,7 @@ _WRAPPED = re.compile(
     rf"((?:[{_WORDS_OF_UNITS}]|\\[,;: ]|\\cdot(?![a-zA-Z])|\^\s*\{{?\s*-?[123]\s*\}}?)*)\}}(\s*\^\s*\{{?-?[123]\}}?)?$"
 )
 _PLAIN = re.compile(
-    r"(?<=[\d)}])\s*((?:square |cubic |sq\.? |cu\.? )?[a-zA-ZµμΩ]+(?:(?:/| per )[a-zA-Z]+)?|[\u4e00-\u9fff]+(?:/[\u4e00-\u9fff]+)?|¢|[ap]\.m\.?)"
+    r"(?<=[\d)}])\s*((?:square |cubic |sq\.? |cu\.? )?[a-zA-ZµμΩ]+(?:(?:/| per )[a-zA-Z]+)?|[\u4e00-\u9fff]+(?: ?/ ?[\u4e00-\u9fff]+)?|¢|[ap]\.m\.?)"
     r"(\s*\^\s*\{?[23]\}?|[²³])?$"
 )
 # "9+4" before t, and what has letters of its own
