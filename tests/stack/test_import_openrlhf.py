@@ -111,7 +111,12 @@ LINES, WORDS, CALLS = (st.sampled_from(PARTS[name]) for name in ("lines", "words
 @settings(max_examples=200, deadline=None)
 def test_a_script_is_read_as_bash_reads_it(lines, words, call):
     script = "\n".join(
-        ["A=0 B= N=n O=x P=p D='d d' V=v; ARGS=()", *lines, call.format(" ".join(words)), "exit"]
+        [
+            "A=0 B= N=n O=x P=p D='d d' V=v; ARGS=()",
+            *lines,
+            call.format(" ".join(words)),
+            "exit",
+        ]
     )
     bash = 'python3() { shift 2; [ $# = 0 ] || printf "%s\\0" "$@" >&3; }\n' + script
     done = subprocess.run(
