@@ -13,6 +13,7 @@ import asyncio
 import json
 import multiprocessing
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 ASKED = {"task", "problem", "truncated"}
@@ -115,6 +116,7 @@ def main() -> None:
         sys.exit(
             f"{options.data} does not exist; give the directory of the grader data with --data"
         )
+    print(f"math-verify {version('math-verify')}, antlr {version('antlr4-python3-runtime')}")
     print(
         f"{'file':24} {'rows':>5} {'ours':>8} {'ungraded':>9} {'math-verify':>12} {'$reference$':>12} {'grade_answer':>13}"
     )
