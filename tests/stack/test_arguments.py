@@ -186,7 +186,7 @@ def test_a_flag_that_is_set_already_is_answered_by_a_key_that_there_is_or_a_reas
     with pytest.raises(ConfigError) as refusal:
         arguments_for("algo=ppo", *WORDS["*OFF"], f"openrlhf.{flag}=7")
     assert str(refusal.value) == f"openrlhf.{flag} is set by R³ itself; {flags.origin(flag)}"
-    named = re.findall(r"[a-z_]+\.[a-z_]+", flags.origin(flag))
+    named = re.findall(r"[a-z_]+(?:\.[a-z_]+)+", flags.origin(flag))
     assert set(named) <= fields_of().keys() and (named or flag in flags.NO_COUNTERPART)
 
 
