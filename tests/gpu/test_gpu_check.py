@@ -25,7 +25,7 @@ ON_A_CPU = ("doctor", "flash-attn", "entropy", "engine")  # blocks that are no r
     "only",
     [
         "run",
-        "2-gpus",
+        pytest.param("2-gpus", marks=pytest.mark.soak),
         "1p5b",
         *(pytest.param(name, marks=pytest.mark.slow) for name in ON_A_CPU),
     ],

@@ -41,7 +41,7 @@ EXPERTS = {"moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok":
         pytest.param("qwen3_moe", EXPERTS, (), None, marks=SOAK),
         ("qwen3_moe", EXPERTS, ZERO_3, None),
         pytest.param("gemma3_text", {"sliding_window": 64}, (), None, marks=SOAK),
-        ("gemma4_text", {"sliding_window": 64}, (), None),
+        pytest.param("gemma4_text", {"sliding_window": 64}, (), None, marks=SOAK),
         ("qwen3_5_text", HEADS, (), "carry a state from one token to the next"),
         pytest.param(
             "olmo3",

@@ -132,6 +132,7 @@ def test_nothing_of_a_trained_step_was_lost(resumed):
         assert line["generated_tokens"] == line["response_tokens"]
 
 
+@pytest.mark.soak
 def test_a_stock_algorithm_samples_ahead_with_its_own_estimator(tmp_path):
     """Upstream's groups and filter; what a step counts and which weights sampled a row are ours."""
     train(tmp_path / "run", "algo=dapo", *AHEAD, "train.max_steps=4", "checkpoint.save_steps=2")

@@ -384,7 +384,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    "g", [8, pytest.param(3, marks=pytest.mark.slow), pytest.param(16, marks=pytest.mark.slow)]
+    "g", [8, pytest.param(3, marks=pytest.mark.slow), pytest.param(16, marks=pytest.mark.soak)]
 )
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_what_enters_the_loss_is_what_the_page_says(name, kind, g, monkeypatch):
