@@ -238,8 +238,8 @@ def test_a_type_checker_reads_the_types_of_an_installed_wheel(elsewhere, tmp_pat
     )
     # what the user's line does not name need not be read
     others = "torch", "transformers", "datasets", "pandas", "numpy", "ray", "vllm", "openrlhf"
-    names = ",".join(f"mypy-{name}.*" for name in others)
-    (tmp_path / "mypy.ini").write_text(f"[mypy]\n[{names}]\nfollow_imports = skip\n")
+    names = ",".join(f"{name}.*" for name in others)
+    (tmp_path / "mypy.ini").write_text(f"[mypy]\n[mypy-{names}]\nfollow_imports = skip\n")
     command = [
         sys.executable,
         "-m",
