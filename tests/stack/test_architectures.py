@@ -42,7 +42,9 @@ EXPERTS = {"moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok":
         ("qwen3_moe", EXPERTS, ZERO_3, None),
         pytest.param("gemma3_text", {"sliding_window": 64}, (), None, marks=SOAK),
         pytest.param("gemma4_text", {"sliding_window": 64}, (), None, marks=SOAK),
-        ("qwen3_5_text", HEADS, (), "carry a state from one token to the next"),
+        pytest.param(
+            "qwen3_5_text", HEADS, (), "carry a state from one token to the next", marks=SOAK
+        ),
         pytest.param(
             "olmo3",
             {"layer_types": ["full_attention"] * 2},

@@ -251,6 +251,7 @@ def served(resumed):
             service.stop()
 
 
+@pytest.mark.soak
 def test_a_run_whose_history_is_gone_stops_with_a_sentence(served):
     """Without the flag nothing starts; with it the run goes on, and its next checkpoint is a witness of the new store."""
     run_dir, saved, refused, *_ = served
@@ -267,6 +268,7 @@ def test_a_run_whose_history_is_gone_stops_with_a_sentence(served):
     assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
+@pytest.mark.soak
 def test_the_service_is_killed_and_comes_back_and_no_reward_is_lost(served):
     run_dir, saved, *_ = served
     (metrics,) = [
@@ -288,6 +290,7 @@ def test_the_service_is_killed_and_comes_back_and_no_reward_is_lost(served):
     assert {row["verdict"] for row in fresh} == {"correct", "wrong"}
 
 
+@pytest.mark.soak
 def test_a_service_that_stays_away_stops_the_run_with_a_sentence(served):
     run_dir, _, _, run, done = served
     assert done.returncode == 1, run.story(done.stderr)

@@ -72,14 +72,8 @@ def as_killed(run_dir, copy, *, step):
     return copy
 
 
-@pytest.mark.parametrize(
-    "algo",
-    [
-        pytest.param("grpo", marks=pytest.mark.soak),
-        pytest.param("ppo", marks=pytest.mark.soak),
-        "rrl",
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("algo", RUNS)
 def test_a_run_that_was_killed_has_the_weights_of_one_that_was_not(tmp_path, algo):
     settings = (*RUNS[algo], "train.deterministic=true")
     whole = tmp_path / "whole"
