@@ -294,7 +294,8 @@ def config_from_yaml(text: str, *, source: str, lenient: bool = False) -> R3Conf
     Raises ConfigError for what is no YAML, or not the mapping that config_to_yaml wrote."""
     _check_yaml(text, source=source)
     try:
-        values = OmegaConf.create(with_types(read_yaml(text), R3Config))
+        # an empty file is an empty mapping, as OmegaConf has it
+        values = OmegaConf.create(with_types(read_yaml(text) or {}, R3Config))
     except (
         yaml.YAMLError,
         OmegaConfBaseException,
