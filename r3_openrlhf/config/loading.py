@@ -295,7 +295,7 @@ def config_from_yaml(text: str, *, source: str, lenient: bool = False) -> R3Conf
     _check_yaml(text, source=source)
     try:
         # an empty file is an empty mapping, as OmegaConf has it
-        values = OmegaConf.create(with_types(read_yaml(text) or {}, R3Config))
+        values = OmegaConf.create(with_types(read_yaml(text), R3Config) or {})
     except (
         yaml.YAMLError,
         OmegaConfBaseException,
