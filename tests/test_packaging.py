@@ -504,7 +504,7 @@ def test_view_is_enough_to_read_a_run(installed_with, tmp_path):
         assert links and all("<html" in answer_of(page) for page in linked)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_serve_is_enough_to_grade(installed_with, tmp_path):
     place = installed_with("serve")
     items = [
@@ -516,7 +516,7 @@ def test_serve_is_enough_to_grade(installed_with, tmp_path):
         assert [result["score"] for result in results] == [1.0, 0.0]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_cluster_is_enough_to_plan_and_to_submit(installed_with, tmp_path):
     r3 = installed_with("cluster") / "r3"
     settings = ("experiment=r3_1p5b_deepscaler_8gpu", "run_dir=run")
@@ -548,7 +548,7 @@ main(sys.argv[1:])
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_eval_is_enough_to_read_stored_responses(installed_with, byte_tokenizer, tmp_path):
     place = installed_with("eval")
     byte_tokenizer.save_pretrained(tmp_path / "model")
@@ -575,7 +575,7 @@ def test_eval_is_enough_to_read_stored_responses(installed_with, byte_tokenizer,
     assert (tmp_path / "out" / "results.md").is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_torch_is_enough_for_a_loop_and_notebook_for_a_comparison(installed_with, tmp_path):
     loop = f"import runpy; print(runpy.run_path({str(REPOSITORY / 'examples' / 'own_loop.py')!r})['train'](3)[-1]['accuracy'])"
     assert 0 <= float(run(installed_with("torch") / "python", "-c", loop, cwd=tmp_path)) <= 1

@@ -7,7 +7,8 @@ import pytest
 from tests.docs.pages import REPOSITORY
 from tests.stack.training import lines, r3, rollouts_of, train
 
-pytestmark = [pytest.mark.stack, pytest.mark.slow]
+# tests/docs/test_tutorial.py trains with a reward of its own in every run of the suite
+pytestmark = [pytest.mark.stack, pytest.mark.soak]
 EXAMPLES = REPOSITORY / "examples"
 SOURCES = f"[{{path: {EXAMPLES}/data/gsm8k.jsonl, weight: 1}}, {{path: {EXAMPLES}/data/verl.parquet, weight: 1}}]"
 

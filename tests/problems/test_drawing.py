@@ -46,7 +46,7 @@ def drawn_under(hash_seed, names, number, *, draw="drawn"):
     return json.loads(done.stdout.splitlines()[-1])  # the library prints, too
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_every_data_set_draws_the_same_in_each_process():
     """The table is of the library's release 0.1.25: those that are not in it are drawn in the run's own process."""
     from reasoning_gym.factory import DATASETS

@@ -35,22 +35,20 @@ ZERO_3 = ("train.zero_stage=3", "cluster.gpus_per_node=2")
 EXPERTS = {"moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok": 2}
 
 
+@SOAK
 @pytest.mark.parametrize(
     ("kind", "more", "settings", "warning"),
     [
-        pytest.param("qwen3_moe", EXPERTS, (), None, marks=SOAK),
+        ("qwen3_moe", EXPERTS, (), None),
         ("qwen3_moe", EXPERTS, ZERO_3, None),
-        pytest.param("gemma3_text", {"sliding_window": 64}, (), None, marks=SOAK),
-        pytest.param("gemma4_text", {"sliding_window": 64}, (), None, marks=SOAK),
-        pytest.param(
-            "qwen3_5_text", HEADS, (), "carry a state from one token to the next", marks=SOAK
-        ),
-        pytest.param(
+        ("gemma3_text", {"sliding_window": 64}, (), None),
+        ("gemma4_text", {"sliding_window": 64}, (), None),
+        ("qwen3_5_text", HEADS, (), "carry a state from one token to the next"),
+        (
             "olmo3",
             {"layer_types": ["full_attention"] * 2},
             ("train.adam_offload=true", *ZERO_3),
             None,
-            marks=SOAK,
         ),
     ],
 )
@@ -96,6 +94,7 @@ def test_an_engine_of_two_ranks_has_the_trained_weights(tmp_path):
     )
 
 
+@SOAK
 def test_an_engine_actor_that_is_killed_leaves_no_child(tmp_path):
     """Its EngineCore would keep a GPU's memory. Nothing ends the run meanwhile: its trainer is stopped."""
     with Run(tmp_path / "run", "train.max_steps=3", held_in=2) as run:
