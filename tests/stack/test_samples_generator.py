@@ -70,7 +70,15 @@ def engine():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")  # and sets this
         with patient_raylet():
-            ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+            # Ray's own is 15, and the worker imports vLLM beside other tests
+            settings = {"worker_niceness": 0}
+            ray.init(
+                address="local",
+                num_cpus=1,
+                include_dashboard=False,
+                log_to_driver=False,
+                _system_config=settings,
+            )
         yield ray.remote(Scripted).remote()
         ray.shutdown()
     signal.signal(signal.SIGTERM, on_sigterm)
