@@ -1,4 +1,4 @@
-"""Rows whose log-probs nobody reads: which of them pass through the policy before the update all the same.
+"""Choose the rows that pass through the policy before the update, where nobody reads the log-probs of some.
 
 A row without a gradient (idle_rows.py) needs no log-probs, unless its entropy is ranked, it was
 recalled, or its values are logged. Of the others a sample passes, for the gap between actor and engine.

@@ -18,13 +18,12 @@ from r3_openrlhf.method.types import Word
 if TYPE_CHECKING:
     from torch import Tensor
 
-SMALLEST = (
-    1e-6  # probabilities are within [SMALLEST, 1 - SMALLEST], so that divergences are finite
-)
+# probabilities are within [SMALLEST, 1 - SMALLEST], so that divergences are finite
+SMALLEST = 1e-6
 
 
 class CorrectionMethod(Word):
-    """What happens outside the band: the weight is bounded, the token dropped, or the response."""
+    """The treatment outside the band: bound the weight, drop the token, or drop the response."""
 
     NONE = "none"
     TIS = "tis"
@@ -33,7 +32,7 @@ class CorrectionMethod(Word):
 
 
 class CorrectionMeasure(Word):
-    """What the band is of: pi_trainer / pi_sampler, or a divergence of the two at the sampled token."""
+    """The quantity that the band limits: pi_trainer / pi_sampler, or their divergence at the sampled token."""
 
     RATIO = "ratio"
     BINARY_KL = "binary_kl"
@@ -68,7 +67,7 @@ class Correction(NamedTuple):
     def _measured(
         self, log_ratio: Tensor, trainer: Tensor, sampler: Tensor, mask: Tensor
     ) -> Tensor:
-        """Of each token, or with `sequence` its mean over the response: of the ratio a geometric one."""
+        """Measure each token, [B, A]; with `sequence` the mean over the response, [B, 1], geometric for the ratio."""
         of_response = self.method is CorrectionMethod.SEQUENCE
         if self.measure is CorrectionMeasure.RATIO:
             return (_mean(log_ratio, mask) if of_response else log_ratio).exp()
@@ -82,5 +81,5 @@ class Correction(NamedTuple):
 
 
 def _mean(values: Tensor, mask: Tensor) -> Tensor:
-    """[B, 1], over the tokens of the mask."""
+    """Compute the mean over the tokens of the mask, [B, 1]."""
     return (values * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)

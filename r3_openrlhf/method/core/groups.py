@@ -61,9 +61,8 @@ class RankingFate(Word):
     OFF = "off"  # ranking.enabled=false
     NOT_ALL_WRONG = "not_all_wrong"
     TOO_FEW = "too_few"  # fewer than two rows may be ranked
-    TIED = (
-        "tied"  # all have one score: nothing was ordered, and all have the mean ranking reward
-    )
+    # all have one score: nothing was ordered, and all have the mean ranking reward
+    TIED = "tied"
     RANKED = "ranked"
 
 

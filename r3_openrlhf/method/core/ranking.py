@@ -26,9 +26,8 @@ from r3_openrlhf.method.open_table import OpenTable, named_by, tried
 from r3_openrlhf.method.types import Context, EntropyStatistics, Rollout, Verdict
 
 MARGIN = 0.1  # a ranking leaves this share of the way from a failure's own reward to the least success
-SMALLEST_ROOM = (
-    1e-6  # between a ranked failure and a success; below it there is none for a ranking
-)
+# between a ranked failure and a success; below it there is none for a ranking
+SMALLEST_ROOM = 1e-6
 
 
 def dominated_counts(peak: Sequence[float], global_: Sequence[float]) -> list[int]:

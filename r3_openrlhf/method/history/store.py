@@ -191,7 +191,7 @@ class HistoryStore(AbstractContextManager["HistoryStore"]):
 
     @property
     def num_graded(self) -> int:
-        """How many rollouts of this run were graded, evicted ones included, imported ones not."""
+        """Count the graded rollouts of this run, with evicted and without imported ones."""
         with self._reading() as connection:
             (count,) = connection.execute(
                 "SELECT coalesce(sum(count), 0) FROM counters WHERE verdict != ? AND context != ?",

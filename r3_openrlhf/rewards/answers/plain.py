@@ -33,7 +33,11 @@ def in_ascii_signs(text: str) -> str:
 _OPERAND = r"(?=\s*[-+−\d\\($\[{a-zA-Z])"
 _CONNECTIVES = [
     (re.compile(rf"(?<=\S)\s*{words}{_OPERAND}"), sign)
-    for words, sign in (("、", ", "), ("[和与及且]", " and "), (r"(?<![\u4e00-\u9fff])或者?", " or "))
+    for words, sign in (
+        ("、", ", "),
+        ("[和与及且]", " and "),
+        (r"(?<![\u4e00-\u9fff])或者?", " or "),
+    )
 ]
 # after an operand: what is before it introduces it
 _CHINESE_TEXT = re.compile(
