@@ -589,8 +589,10 @@ def step_of(cls, draw, *, skips, ranks, dynamic):
     draw = random.Random(draw)
     stored = [sample(C, prompt=f"p{i}", tokens=(9, 9), step=2).r3_rollout for i in (0, 3)]
     stock = cls is StockPassing
+    # without a centred ranking a failure beside the ranked ones has an advantage, too
+    ranking = {"ranking": {"guard": draw.choice(["centred", "no_std", "none"])}}
     config = config_with(
-        **(OFF if stock else {}),
+        **(OFF if stock else ranking),
         train={"skip_zero_advantage": skips},
         reward={"max_ungraded_rate": 1.0},
     )
