@@ -97,7 +97,7 @@ def _check_type(path: str, name: str, value: object, kind: object) -> None:
 
 
 def path_of(path: str | None, entries: Sequence[Mapping[str, Any]]) -> str:
-    """Return the sources' name in messages. ConfigError: another path is set besides."""
+    """Return the sources' name in messages. ConfigError if `data.path` names something else."""
     together = " + ".join(entry["path"] for entry in entries)
     if path not in (None, "???", SOURCES, together):
         raise ConfigError(

@@ -207,7 +207,9 @@ class RemoteGrader:
         return min(in_turn, key=lambda url: max(0.0, self._resting_until[url] - now))
 
     async def _ask(self, url: str, body: bytes, limit_s: float) -> tuple[int, str, float]:
-        """Return status, text, and how long the server must rest; status 0: why no answer."""
+        """Post one body. Return HTTP status, response text and seconds until the next try.
+
+        Status 0: no answer came, and the text says why."""
         timeout = aiohttp.ClientTimeout(total=limit_s, sock_connect=CONNECT_TIMEOUT_S)
         try:
             async with self._connected().post(url, data=body, timeout=timeout) as response:

@@ -70,7 +70,7 @@ _PACKAGES = {
 
 
 def check_flag(name: str, value: object, config: R3Config) -> None:
-    """Raise ConfigError for a flag that would be ignored or break the run. One that is off passes."""
+    """Raise ConfigError for a flag that would be ignored or break the run, unless it is None or False."""
     if value is None or value is False:
         return
     reason = refusal(name, algo=config.algo)

@@ -226,7 +226,7 @@ class R3ReplayBuffer(NaiveReplayBuffer):
 
 class AnyNumberOfRows:
     """Let upstream's update loop, the policy's or the critic's, run on windows of any number of
-    micro-batches. Before upstream's class in the order of classes.
+    micro-batches. List it before upstream's class among the bases.
 
     Upstream lets DeepSpeed count micro-batches (gradient accumulation steps fixed at start-up).
     Here a step's windows have as many as its rows need, so the count and the accumulation boundary

@@ -34,8 +34,9 @@ class TurnPrompts(ChatPrompts):
         super().__init__(tokenizer, max_prompt_tokens=room, max_attempt_tokens=most)
 
     def reflection(self, _problem: object, error: Rollout | None) -> str | None:
-        """Short enough for the longest prompt of that attempt, so that a memory seldom gives way to
-        them. None: not even a shortened attempt is."""
+        """Return the reflection prompt with the attempt cut until it fits beside its longest turn.
+
+        None if even the shortest cut does not fit."""
         turns = (error.turns if error is not None else None) or ()
         longest = max((len(turn.prompt_ids) for turn in turns), default=0)
         # a line per turn: the state, and what was done in it, as a memory has them

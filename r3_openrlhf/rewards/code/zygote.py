@@ -41,7 +41,7 @@ def main(
     Args:
         box: the directory of programs, emptied after the last child has ended.
         owned: it goes when this process ends.
-        mounts: it becomes a file system of its own, of BOX_BYTES.
+        mounts: give `box` a private tmpfs of BOX_BYTES.
         language: fields of a Language (languages.py).
         executable: files and directories from which programs may be started; none: no program may
             be."""
