@@ -72,13 +72,13 @@ class R3Trainer(GRPOTrainer):
 
     def __init__(
         self,
-        *args: Any,
+        *args: object,
         r3: R3,
         correct_from: float = 1.0,
         correct_by: str | None = None,
         render: Any = None,
         max_prompt_tokens: int | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.r3, self.correct_from = r3, correct_from
@@ -155,7 +155,7 @@ class R3Trainer(GRPOTrainer):
 
     # ── a run and its checkpoints ──
 
-    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+    def train(self, *args: object, **kwargs: object) -> TrainOutput:
         """Train as TRL does; `resume_from_checkpoint` continues with the history of that step."""
         if self.r3.history is not None or not self.accelerator.is_main_process:
             return super().train(*args, **kwargs)
@@ -223,7 +223,7 @@ class R3Trainer(GRPOTrainer):
 
     # ── one generation ──
 
-    def _calculate_rewards(self, *args: Any) -> Tensor:
+    def _calculate_rewards(self, *args: object) -> Tensor:
         # [rows of all processes, reward functions]
         self._rewards = super()._calculate_rewards(*args)
         return self._rewards

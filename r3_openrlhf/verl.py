@@ -125,7 +125,7 @@ class R3PPOTrainer(PPOTrainerSync):
     # ── a step ──
 
     def _balance_batch(
-        self, batch: KVBatchMeta, metrics: dict[str, Any], **options: Any
+        self, batch: KVBatchMeta, metrics: dict[str, Any], **options: object
     ) -> KVBatchMeta:
         """Recall before verl counts tokens, and write stored rows over those that give way."""
         fields = ["prompts", "responses", "response_mask", "rm_scores", "rollout_log_probs"]
@@ -261,7 +261,7 @@ class R3PPOTrainer(PPOTrainerSync):
         return super()._compute_advantage(batch, metrics)
 
     def estimate(
-        self, *, response_mask: torch.Tensor, **_: Any
+        self, *, response_mask: torch.Tensor, **_: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """verl's estimator `r3`: the advantage of each row on all its tokens, [rows, tokens], twice."""
         advantages_BT = torch.tensor(self.advantages)[:, None] * response_mask

@@ -45,7 +45,7 @@ class _Source(DataConfig):
 
 
 @functools.cache
-def hints_of(schema: Any) -> dict[str, Any]:
+def hints_of(schema: object) -> dict[str, Any]:
     """Return the type of each field of a section, of data.sources that of its entries, too."""
     hints = typing.get_type_hints(schema)
     if schema is DataConfig:
@@ -53,23 +53,23 @@ def hints_of(schema: Any) -> dict[str, Any]:
     return hints
 
 
-def hint_of(key: str, schema: Any) -> Any:
+def hint_of(key: str, schema: object) -> Any:
     """Return the type of a key like "data.subset", `object` where the schema does not say."""
     for name in key.split("."):
         schema = hints_of(schema).get(name, object) if _is_section(schema) else object
     return schema
 
 
-def _is_section(hint: Any) -> bool:
+def _is_section(hint: object) -> bool:
     return dataclasses.is_dataclass(hint)
 
 
-def members_of(hint: Any) -> tuple[Any, ...]:
+def members_of(hint: object) -> tuple[Any, ...]:
     """Return the types of which a value may be one: str and NoneType for `str | None`."""
     return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
 
 
-def with_types(value: Any, hint: Any) -> Any:
+def with_types(value: object, hint: object) -> Any:
     """Replace every `Spelled` in a value by what its type makes of it."""
     if isinstance(value, Spelled):
         return _typed_word(value, members_of(hint))
@@ -92,12 +92,12 @@ def _typed_word(spelled: Spelled, members: tuple[Any, ...]) -> object:
     return spelled.guess
 
 
-def _hint_of_items(hint: Any) -> Any:
+def _hint_of_items(hint: object) -> Any:
     lists = [member for member in members_of(hint) if typing.get_origin(member) is list]
     return typing.get_args(lists[0])[0] if lists else object
 
 
-def _hints_of_values(hint: Any, value: dict[Any, Any]) -> dict[Any, Any]:
+def _hints_of_values(hint: object, value: dict[Any, Any]) -> dict[Any, Any]:
     for member in members_of(hint):
         if _is_section(member):
             hints = hints_of(member)

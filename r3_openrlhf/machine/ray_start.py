@@ -76,7 +76,7 @@ def patient_raylet(*, common_port: int | None = None) -> Iterator[None]:
         flags = [f"--{name}={port}" for name, port in known.items()]
 
         def start_process_with_flags(
-            command: list[str], process_type: str, *positional: Any, **more: Any
+            command: list[str], process_type: str, *positional: object, **more: object
         ) -> ProcessInfo:
             if process_type == ray_constants.PROCESS_TYPE_RAYLET:
                 command = [*command, *flags]

@@ -107,7 +107,7 @@ def _values(
     """Return the function's values for the item's responses: of several accepted answers for each, if
     it asks for one."""
 
-    def call(*arguments: Any, **keywords: Any) -> object:
+    def call(*arguments: object, **keywords: object) -> object:
         value = function.call(*arguments, **keywords)
         return finish(value) if inspect.iscoroutine(value) else value
 

@@ -32,7 +32,7 @@ def response_of(
     prompt: str,
     label: str,
     truncated: bool,
-    **r3: Any,
+    **r3: object,
 ) -> dict[str, Any]:
     """One response as OpenRLHF's generator takes it (samples_generator.py): its keys, and `r3`.
 

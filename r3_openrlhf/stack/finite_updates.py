@@ -7,7 +7,6 @@ parameters that is not finite (stage3.py:2313, :1885), which makes the whole nor
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
@@ -53,7 +52,7 @@ def report_true_norms(optimizer: object) -> None:
 def _nan_for_assertion(
     optimizer: BF16_Optimizer, step: Callable[..., None]
 ) -> Callable[..., None]:
-    def checked_step(*args: Any, **kwargs: Any) -> None:
+    def checked_step(*args: object, **kwargs: object) -> None:
         try:
             step(*args, **kwargs)
         except AssertionError:
@@ -65,7 +64,7 @@ def _nan_for_assertion(
 
 
 def _nan_for_negative(norm_of: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def norm(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def norm(*args: object, **kwargs: object) -> torch.Tensor:
         found = norm_of(*args, **kwargs)
         return found.where(found >= 0, math.nan)
 

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 from unittest.mock import patch
 
 import torch
@@ -65,8 +65,8 @@ def keep_order(strategy: DeepspeedStrategy, config: R3Config) -> None:
         batch_size: int,
         pin_memory: bool,
         _shuffle: bool,
-        *more: Any,
-        **others: Any,
+        *more: object,
+        **others: object,
     ) -> object:
         return make(dataset, batch_size, pin_memory, False, *more, **others)
 

@@ -5,7 +5,6 @@ import re
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -58,7 +57,7 @@ def link(*parts: object) -> str:
     return f"{ROOT_PATH.get()}/" + "/".join(quote(str(part), safe="") for part in parts)
 
 
-def render(template: str, **values: Any) -> str:
+def render(template: str, **values: object) -> str:
     """Render a page. Lone surrogates, which UTF-8 cannot carry, become replacement characters."""
     text = environment().get_template(template).render(**values)
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -44,7 +44,7 @@ class GroupEstimator:
 
     function: Callable[..., Sequence[float]]
 
-    def of(self, rewards: Sequence[float], **facts: Any) -> list[float]:
+    def of(self, rewards: Sequence[float], **facts: object) -> list[float]:
         """Compute the advantages of a group. `facts`: all of FACTS, with a value for each row where a row has
         one. ValueError: the function returned another number of values, or one that is not finite."""
         values = finite_values(

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from itertools import groupby
-from typing import Any
 
 from r3_openrlhf.method.history.codec import Codec, digest, state_digest
 from r3_openrlhf.method.history.drafts import CONTEXT_CODES, CONTEXTS, VERDICT_CODES, Draft
@@ -111,7 +110,7 @@ class StepWriter:
         self._put("steps", self._step, epoch, *counts, *astuple(self._ids), time.time())
         self._usage.save(self._connection)
 
-    def _put(self, table: str, *values: Any) -> None:
+    def _put(self, table: str, *values: object) -> None:
         """Insert one row; values in the order of the table's columns."""
         self._connection.execute(
             f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values

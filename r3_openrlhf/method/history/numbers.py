@@ -21,7 +21,7 @@ from r3_openrlhf.method.types import Rollout, Verdict
 def statistics(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
     """Return the run's history in one dictionary of plain values: `r3 history stats` prints it."""
 
-    def one(sql: str, *parameters: Any) -> tuple[Any, ...]:
+    def one(sql: str, *parameters: object) -> tuple[Any, ...]:
         return connection.execute(sql, parameters).fetchone()
 
     steps, first, last, epoch, unkept = one(

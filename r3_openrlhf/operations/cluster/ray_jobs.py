@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.operations.cluster import ClusterError
@@ -113,7 +113,7 @@ def manifest(
     settings: Sequence[str],
     *,
     environment: Mapping[str, str],
-    **kubernetes: Any,
+    **kubernetes: object,
 ) -> str:
     """Return the YAML of a RayJob of KubeRay (ray.io/v1): a head without GPU, a worker pod per node.
 

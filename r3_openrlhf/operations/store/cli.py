@@ -36,7 +36,7 @@ def _command(function: Callable[..., dict[str, Any]]) -> click.Command:
     is not "ok"."""
 
     @functools.wraps(function)
-    def run(run: str, as_json: bool, **options: Any) -> None:
+    def run(run: str, as_json: bool, **options: object) -> None:
         store = Path(run, STORE_NAME) if Path(run).is_dir() else Path(run)
         if not store.exists():
             raise HistoryError(f"there is no history store at {store}")

@@ -85,5 +85,5 @@ def _last_line(node: Any) -> int:
     return int(node.end_lineno)
 
 
-def _holds(node: Any, line: int) -> bool:
+def _holds(node: object, line: int) -> bool:
     return hasattr(node, "lineno") and node.lineno <= line <= _last_line(node)

@@ -115,7 +115,7 @@ class Peer:
         # at the tests' end: an assertion did not hold in a function that the program called
         self.has_failed = False
 
-    def ask(self, operation: str, *arguments: Any) -> Any:
+    def ask(self, operation: str, *arguments: object) -> Any:
         """Return what the other side answers. It may ask in between.
 
         Raises:
@@ -670,7 +670,7 @@ def _share_patches(peer: Peer, mock: Any) -> None:
             sys if name == "sys" else peer.ask("apply", "pkgutil", "resolve_name", [name], {})
         )
 
-    def patch_object(target: object, *given: Any, **keywords: Any) -> Any:
+    def patch_object(target: object, *given: object, **keywords: object) -> Any:
         return plain(
             found(target.__name__) if isinstance(target, types.ModuleType) else target,
             *given,
@@ -707,7 +707,7 @@ def _share_classes(peer: Peer, scope: dict[str, Any]) -> None:
         plain._Stub__number = made._Stub__number
         return made
 
-    def super_of(*given: Any) -> Any:
+    def super_of(*given: object) -> Any:
         if not given:
             frame = sys._getframe(1)
             given = frame.f_locals["__class__"], frame.f_locals[frame.f_code.co_varnames[0]]
@@ -718,7 +718,7 @@ def _share_classes(peer: Peer, scope: dict[str, Any]) -> None:
         )()
 
     class Type(type):
-        def __call__(cls, *given: Any, **keywords: Any) -> Any:
+        def __call__(cls, *given: object, **keywords: object) -> Any:
             if len(given) != 1:
                 return super().__call__(*given, **keywords)
             if not isinstance(given[0], Stub):

@@ -230,7 +230,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
 
 
 def decode(
-    text: str | bytes, *, of_object: Any = None, max_bytes: int = MAX_VALUE_BYTES
+    text: str | bytes, *, of_object: object = None, max_bytes: int = MAX_VALUE_BYTES
 ) -> Any:
     """Decode what `encode` wrote. Only a process with limits of its own decodes another's text.
 

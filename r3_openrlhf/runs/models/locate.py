@@ -16,7 +16,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from r3_openrlhf.method.errors import ConfigError, quoted, shortened
 from r3_openrlhf.method.open_table import is_import_path, load_object
@@ -125,7 +124,7 @@ def without_weights(path: str, revision: str | None) -> str:
     return directory
 
 
-def _snapshot(path: str, revision: str | None, **options: Any) -> str:
+def _snapshot(path: str, revision: str | None, **options: object) -> str:
     from huggingface_hub import snapshot_download
 
     try:

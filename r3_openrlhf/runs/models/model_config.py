@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from r3_openrlhf.method.errors import ConfigError, quoted
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 
-def read_config(model: str, *, trusted: bool = False, **options: Any) -> PreTrainedConfig:
+def read_config(model: str, *, trusted: bool = False, **options: object) -> PreTrainedConfig:
     """Read the configuration of a directory or of a name on the hub.
 
     Args:
@@ -28,7 +28,7 @@ def read_config(model: str, *, trusted: bool = False, **options: Any) -> PreTrai
         raise
 
 
-def refuse_unknown_type(model: str, *, cause: Exception, **options: Any) -> None:
+def refuse_unknown_type(model: str, *, cause: Exception, **options: object) -> None:
     """ConfigError: the type of the model is none that the installed Transformers knows.
 
     What else is wrong with the model is left to the caller, who met `cause`."""
