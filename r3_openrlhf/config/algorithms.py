@@ -110,7 +110,7 @@ def _of_user(path: str, found: object) -> Algorithm:
     return found
 
 
-def _entry(table: OpenTable[Any], path: str, given: Any, of_user: Any) -> Any:
+def _entry(table: OpenTable[Any], path: str, given: Any, of_user: Any) -> object:
     return of_user("algo", path, given) if callable(given) else table[given]
 
 

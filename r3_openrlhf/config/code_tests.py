@@ -204,7 +204,7 @@ def write_tests(tests: CodeTests) -> str:
     return text
 
 
-def with_number_keys(value: object) -> Any:
+def with_number_keys(value: object) -> object:
     """Restore the numbers as keys that JSON made texts of; any other value stays as it is."""
     if isinstance(value, dict) and all(re.fullmatch(r"-?[0-9]{1,18}", key) for key in value):
         return {int(key): inner for key, inner in value.items()}

@@ -97,7 +97,7 @@ def check_given(config: R3Config, keys: Iterable[str], *, defaults: Mapping[str,
         )
 
 
-def value_of(config: R3Config, key: str) -> Any:
+def value_of(config: R3Config, key: str) -> object:
     """Return the value of a key as `replay.mode`."""
     return reduce(getattr, key.split("."), config)
 

@@ -53,7 +53,7 @@ def hints_of(schema: object) -> dict[str, Any]:
     return hints
 
 
-def hint_of(key: str, schema: object) -> Any:
+def hint_of(key: str, schema: object) -> object:
     """Return the type of a key like "data.subset", `object` where the schema does not say."""
     for name in key.split("."):
         schema = hints_of(schema).get(name, object) if _is_section(schema) else object
@@ -92,7 +92,7 @@ def _typed_word(spelled: Spelled, members: tuple[Any, ...]) -> object:
     return spelled.guess
 
 
-def _hint_of_items(hint: object) -> Any:
+def _hint_of_items(hint: object) -> object:
     lists = [member for member in members_of(hint) if typing.get_origin(member) is list]
     return typing.get_args(lists[0])[0] if lists else object
 
@@ -110,12 +110,12 @@ def _hints_of_values(hint: object, value: dict[Any, Any]) -> dict[Any, Any]:
 class _Loader(get_yaml_loader()):  # type: ignore[misc]
     """OmegaConf's, which keeps words that are no texts. Keys are what they were."""
 
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
         value = super().construct_object(node, deep)
         is_word = isinstance(node, yaml.ScalarNode) and node.style is None
         return Spelled(node.value, value) if is_word and not isinstance(value, str) else value
 
-    def construct_mapping(self, node: yaml.Node, deep: bool = False) -> Any:
+    def construct_mapping(self, node: yaml.Node, deep: bool = False) -> object:
         return {
             key.guess if isinstance(key, Spelled) else key: value
             for key, value in super().construct_mapping(node, deep).items()
@@ -136,14 +136,14 @@ class _Visitor(HydraOverrideVisitor):
             return value
         return Spelled(ctx.getText().strip(), value)
 
-    def visitFunction(self, ctx: OverrideParser.FunctionContext) -> Any:
+    def visitFunction(self, ctx: OverrideParser.FunctionContext) -> object:
         return HydraOverrideVisitor(self.functions).visitFunction(ctx)
 
 
 class _Parser(OverridesParser):
     """Hydra's, with that visitor."""
 
-    def parse_rule(self, s: str, rule_name: str) -> Any:
+    def parse_rule(self, s: str, rule_name: str) -> object:
         listener = HydraErrorListener()
         lexer = OverrideLexer(InputStream(s))
         parser = OverrideParser(CommonTokenStream(lexer))

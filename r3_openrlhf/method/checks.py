@@ -120,7 +120,7 @@ def _text(key: str, value: object) -> str:
     return str(value)
 
 
-def _bounded(key: str, value: Any, bounds: Bounds, *, is_whole: bool) -> Any:
+def _bounded(key: str, value: Any, bounds: Bounds, *, is_whole: bool) -> object:
     """Return a number, as an int where it must be whole. ConfigError: it is out of its bounds."""
     if not bounds.allow(value):
         raise ConfigError(f"{key} is {quoted(value)}; {bounds}")

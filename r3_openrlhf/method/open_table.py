@@ -115,7 +115,7 @@ def load_object(key: str, path: str) -> Any:
         ) from error
 
 
-def _from_path(module_name: str) -> Any:
+def _from_path(module_name: str) -> object:
     """Import a module of the environment, or of the working directory without a script there."""
     here = str(Path.cwd())
     if here in sys.path or "" in sys.path:
@@ -127,7 +127,7 @@ def _from_path(module_name: str) -> Any:
         sys.path.remove(here)
 
 
-def _from_file(name: str) -> Any:
+def _from_file(name: str) -> object:
     """Import the module of a file, once per process: the same file is the same module."""
     path = Path(name).expanduser().resolve()
     module_name = f"r3_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"

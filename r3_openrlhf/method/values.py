@@ -164,7 +164,9 @@ _PLAIN: dict[type, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def _plain(kind: type, what: str, holds: Callable[[Any], bool], name: str, value: Any) -> Any:
+def _plain(
+    kind: type, what: str, holds: Callable[[Any], bool], name: str, value: Any
+) -> object:
     scalar = value.item() if getattr(value, "ndim", None) == 0 else value  # of numpy or torch
     if not holds(scalar):
         raise refusal(name, value, what)
@@ -195,7 +197,7 @@ def _array(spec: ArrayOf, name: str, value: object) -> np.ndarray:
     return given.astype(spec.dtype)
 
 
-def _union(readers: list[Reader], may_be_none: bool, name: str, value: object) -> Any:
+def _union(readers: list[Reader], may_be_none: bool, name: str, value: object) -> object:
     if value is None and may_be_none:
         return None
     for reader in readers[:-1]:
@@ -219,7 +221,7 @@ def _dict(reader: Reader, name: str, value: object) -> dict[str, Any]:
     raise refusal(name, value, "a dict")
 
 
-def _record(record: Any, name: str, value: Any) -> Any:
+def _record(record: Any, name: str, value: Any) -> object:
     if not isinstance(value, record):
         raise refusal(name, value, f"r3_openrlhf.method.types.{record.__name__}")
     return replace(

@@ -129,7 +129,7 @@ def _check_can_run(row: dict[str, Any]) -> None:
             raise DataError(sentence)
 
 
-def _problem_for(tests: CodeTests, row: dict[str, Any], problem_key: str) -> Any:
+def _problem_for(tests: CodeTests, row: dict[str, Any], problem_key: str) -> object:
     """Return the cell of the problem, with what its tests need added to the last turn.
 
     DataError: it is no problem of these tests."""
@@ -231,7 +231,7 @@ def parsed(value: object, *, depth: int = 3) -> Any:
 class _OnlyText(pickle.Unpickler):
     """It makes no object: the first class or function that a pickle names is refused."""
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         raise DataError(f"its packed tests hold {module}.{name}, and only one text is read")
 
 
@@ -301,7 +301,7 @@ def _lines_of_json(text: str) -> list[Any]:
         raise DataError("an input for a function has a line that is no JSON") from error
 
 
-def _json_or_text(value: object) -> Any:
+def _json_or_text(value: object) -> object:
     """Read an expected value: of a text what it says as JSON, else the text."""
     if not isinstance(value, str):
         return value
@@ -402,7 +402,7 @@ def _function_of_cases(kinds: set[Any], names: set[Any], *, default: str | None)
     return str(name)
 
 
-def _input_of_case(case: dict[str, Any]) -> Any:
+def _input_of_case(case: dict[str, Any]) -> object:
     """Return the input of one test; that of a `function_call` may be a JSON text."""
     if case.get("type") == "function_call":
         return _json_or_text(case["input"])

@@ -61,7 +61,7 @@ def make_worker(
     ]
     loops: list[asyncio.AbstractEventLoop] = []
 
-    def finish(work: Coroutine[Any, Any, Any]) -> Any:
+    def finish(work: Coroutine[Any, Any, Any]) -> object:
         if not loops:  # one for all items keeps connections; after the fork
             loops.append(asyncio.new_event_loop())
         return loops[0].run_until_complete(work)

@@ -73,7 +73,7 @@ def _power(base: Any, exponent: Any) -> Any:
     return mp.power(base, exponent)
 
 
-def _logarithm(value: object, base: object = None) -> Any:
+def _logarithm(value: object, base: object = None) -> object:
     if value == 0 or base in (0, 1):
         raise NoValue
     return mp.log(value) if base is None else mp.log(value) / mp.log(base)
@@ -300,7 +300,7 @@ def same_value(a: Expr, b: Expr) -> bool:
     return agreed > 1 or without_letters
 
 
-def _shape(node: object) -> Any:
+def _shape(node: object) -> object:
     """Describe a formula without values: what it is made of, the terms of sums and products in any order."""
     if not isinstance(node, Basic) or not node.args:
         return str(node)

@@ -274,7 +274,7 @@ class Peer:
         )
         return ["mine", self._numbers[id(value)], str(name), specials, base]
 
-    def _object(self, description: Any) -> Any:
+    def _object(self, description: Any) -> object:
         whose, number, *known = description
         if whose == "yours":
             return self._objects[number]
@@ -388,7 +388,7 @@ class Stub:
     def __deepcopy__(self, _: object) -> Any:
         return self.__peer.ask("apply", "copy", "deepcopy", [self], {})
 
-    def __array__(self, *_: object, **__: object) -> Any:
+    def __array__(self, *_: object, **__: object) -> object:
         raise TypeError("an object of the program is no array")
 
 
@@ -421,7 +421,7 @@ def _stub_class(name: str, specials: tuple[str, ...], guards: bool) -> Any:
     return type(name, (Stub,), methods)
 
 
-def _forwarded(special: str, guards: bool) -> Any:
+def _forwarded(special: str, guards: bool) -> object:
     """Make the special method that asks the other end. `guards`: as in `_stub_class`."""
     shows_none = special in _COMPARISONS or guards and special in _OPERATORS
 
@@ -459,7 +459,7 @@ def _forwarded(special: str, guards: bool) -> Any:
     return method
 
 
-def _goes_on(result: Any) -> Any:
+def _goes_on(result: Any) -> object:
     """Let an exception leave its `with` block, whatever `__exit__` or `__aexit__` says of it."""
 
     async def awaited() -> None:
@@ -487,11 +487,11 @@ def _is_same_object(result: Any, stub: Any) -> bool:
     return bool(number == stub._Stub__number)
 
 
-async def _awaited(peer: Peer, stub: Stub) -> Any:
+async def _awaited(peer: Peer, stub: Stub) -> object:
     return peer.ask("await", stub)
 
 
-def _await(awaitable: Any) -> Any:
+def _await(awaitable: Any) -> object:
     """Run what the other end awaits. A loop of this end may be waiting for that one."""
 
     async def result() -> Any:
@@ -633,7 +633,7 @@ def _guard_closeness(source: str) -> None:
             )
 
 
-def _compare(size: Callable[[Any], int], compare: Any, *given: Any, **named: Any) -> Any:
+def _compare(size: Callable[[Any], int], compare: Any, *given: Any, **named: Any) -> object:
     found, expected = [size(value) for value in (*given, *named.values())][:2]
     if found < expected or found > expected == 0:
         assert compare.__name__ in ("allclose", "isclose"), "values that are spread over others"
@@ -670,7 +670,7 @@ def _share_patches(peer: Peer, mock: Any) -> None:
             sys if name == "sys" else peer.ask("apply", "pkgutil", "resolve_name", [name], {})
         )
 
-    def patch_object(target: object, *given: object, **keywords: object) -> Any:
+    def patch_object(target: object, *given: object, **keywords: object) -> object:
         return plain(
             found(target.__name__) if isinstance(target, types.ModuleType) else target,
             *given,
@@ -683,7 +683,7 @@ def _share_patches(peer: Peer, mock: Any) -> None:
 
 def _shared_call(
     peer: Peer, module: str, name: str, function: Any, *arguments: Any, **keywords: Any
-) -> Any:
+) -> object:
     if module in _OF_OBJECTS and not isinstance(arguments and arguments[0], Stub):
         return function(*arguments, **keywords)
     found = peer.ask("apply", module, name, arguments, keywords)
@@ -694,12 +694,12 @@ def _share_classes(peer: Peer, scope: dict[str, Any]) -> None:
     """Make classes that a test derives from the program's there, of functions that stay here; `super`
     and `type` know them."""
 
-    def build(function: Any, name: str, /, *bases: Any, **keywords: Any) -> Any:
+    def build(function: Any, name: str, /, *bases: Any, **keywords: Any) -> object:
         if not any(isinstance(given, Stub) for given in (*bases, *keywords.values())):
             return plain_build(function, name, *bases, **keywords)
         return moved(plain_build(function, name), bases, **keywords)
 
-    def moved(plain: Any, bases: Sequence[Any] | None = None, /, **keywords: Any) -> Any:
+    def moved(plain: Any, bases: Sequence[Any] | None = None, /, **keywords: Any) -> object:
         if isinstance(plain, Stub) or plain.__module__ == "builtins":
             return plain
         known = [moved(base) for base in (plain.__bases__ if bases is None else bases)]
@@ -707,7 +707,7 @@ def _share_classes(peer: Peer, scope: dict[str, Any]) -> None:
         plain._Stub__number = made._Stub__number
         return made
 
-    def super_of(*given: object) -> Any:
+    def super_of(*given: object) -> object:
         if not given:
             frame = sys._getframe(1)
             given = frame.f_locals["__class__"], frame.f_locals[frame.f_code.co_varnames[0]]
@@ -718,7 +718,7 @@ def _share_classes(peer: Peer, scope: dict[str, Any]) -> None:
         )()
 
     class Type(type):
-        def __call__(cls, *given: object, **keywords: object) -> Any:
+        def __call__(cls, *given: object, **keywords: object) -> object:
             if len(given) != 1:
                 return super().__call__(*given, **keywords)
             if not isinstance(given[0], Stub):

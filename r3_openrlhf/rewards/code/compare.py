@@ -109,7 +109,7 @@ def _same(expected: object, returned: object) -> bool:
     return isinstance(returned, (bool, int, float)) and expected == returned
 
 
-def _unmarked(returned: object) -> Any:
+def _unmarked(returned: object) -> object:
     """Return a tuple as its list and a large integer as a number; anything else as it is."""
     if not isinstance(returned, dict):
         return returned

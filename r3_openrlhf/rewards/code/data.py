@@ -182,7 +182,7 @@ def _reduced(value: object) -> list[Any]:
     return [type(value).__name__, [*arguments], [*(items or ())], [*(pairs or ())]]
 
 
-def _made(parts: Any) -> Any:
+def _made(parts: Any) -> object:
     name, arguments, items, pairs = parts
     value = _MADE[name](*arguments)
     if items:
@@ -192,13 +192,13 @@ def _made(parts: Any) -> Any:
     return value
 
 
-def _array(parts: Any) -> Any:
+def _array(parts: Any) -> object:
     import numpy
 
     return numpy.array(parts[2], dtype=parts[0]).reshape(parts[1])
 
 
-def _type(name: str) -> Any:
+def _type(name: str) -> object:
     """Return a built-in type, or an exception of a module of the standard library that is loaded."""
     module, _, own = name.rpartition(":")
     if module.partition(".")[0] in sys.stdlib_module_names and module in sys.modules:
@@ -255,7 +255,7 @@ def decode(
         raise NotPlain("no plain data") from error
 
 
-def _value(given: object, read: dict[str, Any]) -> Any:
+def _value(given: object, read: dict[str, Any]) -> object:
     if isinstance(given, list):
         return [item if type(item) in _PLAIN else _value(item, read) for item in given]
     if not isinstance(given, dict):

@@ -104,7 +104,7 @@ def _threads_for_processes() -> None:
         initializer: Any = None,
         initargs: Any = (),
         **__: Any,
-    ) -> Any:
+    ) -> object:
         return futures.ThreadPoolExecutor(max_workers, "", initializer, initargs)
 
     futures.ProcessPoolExecutor = executor  # type: ignore[assignment,misc]

@@ -149,7 +149,7 @@ class _Tape:
         self.held: dict[int, Any] = {}
         self.attention_width, self.repeated_bytes = 0, 0.0
 
-    def keep(self, tensor: Any) -> Any:
+    def keep(self, tensor: Any) -> object:
         storage = tensor.untyped_storage()
         if storage._cdata not in self.held:
             self.held[storage._cdata] = storage
@@ -158,7 +158,7 @@ class _Tape:
 
     def attention(
         self, _module: Any, query: Any, key: Any, value: Any, *_: Any, **_options: Any
-    ) -> Any:
+    ) -> object:
         """Keep what flash attention keeps: [1, heads, T, dim] of q, k and v, and the result."""
         repeated = (
             (query.shape[1] - key.shape[1])
