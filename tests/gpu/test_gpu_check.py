@@ -24,7 +24,7 @@ ON_A_CPU = ("doctor", "flash-attn", "entropy", "engine")  # blocks that are no r
 @pytest.mark.parametrize(
     "only",
     [
-        "run",
+        pytest.param("run", marks=pytest.mark.soak),
         pytest.param("2-gpus", marks=pytest.mark.soak),
         "1p5b",
         *(pytest.param(name, marks=pytest.mark.slow) for name in ON_A_CPU),

@@ -38,11 +38,20 @@ def dry_run(tmp_path, *settings):
 @pytest.mark.parametrize(
     "template",
     [
-        "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}{% endfor %}",
-        "{% set n = namespace(x='abcdefgh') %}{% for a in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x }}",
-        "{% macro m(x) %}{{ x }}{{ x }}{% endmacro %}{% for a in range(99999) %}{% for m in messages * 99999 %}{{ a }}{% endfor %}{% endfor %}",
+        pytest.param(
+            "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}{% endfor %}",
+            id="time",
+        ),
+        pytest.param(
+            "{% set n = namespace(x='abcdefgh') %}{% for a in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x }}",
+            id="memory",
+        ),
+        pytest.param(
+            "{% macro m(x) %}{{ x }}{{ x }}{% endmacro %}{% for a in range(99999) %}{% for m in messages * 99999 %}{{ a }}{% endfor %}{% endfor %}",
+            id="both",
+            marks=pytest.mark.soak,
+        ),
     ],
-    ids=["time", "memory", "both"],
 )
 def test_a_chat_template_without_an_end(tmp_path, template):
     model = tmp_path / "model"

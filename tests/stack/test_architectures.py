@@ -8,7 +8,11 @@ from r3_openrlhf.runs.models.locate import resolve_model
 from tests.processes import command_of
 from tests.stack.training import ROOT, Run, lines, train
 
-pytestmark = [pytest.mark.slow, pytest.mark.stack]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.stack,
+    pytest.mark.soak,
+]  # `make soak` runs every architecture
 SIZES = {
     "vocab_size": 448,
     "hidden_size": 64,
@@ -22,7 +26,6 @@ SIZES |= {
     "tie_word_embeddings": False,
     "initializer_range": 0.05,
 }
-SOAK = pytest.mark.soak  # `make soak` runs every architecture
 PATCHES = {"PYTHONPATH": f"{ROOT / 'tests' / 'stack' / 'engine_patches'}:{ROOT}"}
 # three layers that carry a state and one of attention
 HEADS = {
@@ -35,7 +38,6 @@ ZERO_3 = ("train.zero_stage=3", "cluster.gpus_per_node=2")
 EXPERTS = {"moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok": 2}
 
 
-@SOAK
 @pytest.mark.parametrize(
     ("kind", "more", "settings", "warning"),
     [
@@ -94,7 +96,6 @@ def test_an_engine_of_two_ranks_has_the_trained_weights(tmp_path):
     )
 
 
-@SOAK
 def test_an_engine_actor_that_is_killed_leaves_no_child(tmp_path):
     """Its EngineCore would keep a GPU's memory. Nothing ends the run meanwhile: its trainer is stopped."""
     with Run(tmp_path / "run", "train.max_steps=3", held_in=2) as run:

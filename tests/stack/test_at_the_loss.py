@@ -383,9 +383,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(
-    "g", [8, pytest.param(3, marks=pytest.mark.slow), pytest.param(16, marks=pytest.mark.soak)]
-)
+@pytest.mark.parametrize("g", [8, *(pytest.param(g, marks=pytest.mark.soak) for g in (3, 16))])
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_what_enters_the_loss_is_what_the_page_says(name, kind, g, monkeypatch):
     settings = OWN[name][0] if name in OWN else [f"algo={name}"]

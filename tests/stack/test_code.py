@@ -10,7 +10,7 @@ from r3_openrlhf.rewards.code.extraction import last_program
 from r3_openrlhf.runs.models.tiny_code import ARGUMENTS, problems, value_of
 from tests.stack.training import lines, rollouts_of, train
 
-pytestmark = [pytest.mark.stack, pytest.mark.slow]
+pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.soak]
 
 
 @pytest.fixture(scope="module")

@@ -167,6 +167,7 @@ def is_torch_store(address):
     return False
 
 
+@pytest.mark.soak
 def test_a_whole_run_listens_on_loopback_alone_and_no_store_answers_a_stranger(tmp_path):
     """From its start until the weight sync of the second step, with every process that it has."""
     store, listening, steps = (

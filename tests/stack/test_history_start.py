@@ -12,7 +12,7 @@ from r3_openrlhf.method.types import Context, HardBy
 from r3_openrlhf.operations.store.verification import verify
 from tests.stack.training import Run, lines, r3, rollouts_of, train
 
-pytestmark = [pytest.mark.stack, pytest.mark.slow]
+pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.soak]
 HARD, EASY = [(n, n) for n in range(100, 108)], [(2, 3), (4, 1), (3, 5), (6, 2)]
 
 
@@ -62,7 +62,6 @@ def kill_at_step_0(run_dir, settings):
         run.wait_until(saved.is_file)
 
 
-@pytest.mark.soak
 def test_a_run_that_samples_ahead_is_trained_once_before_it_samples(tmp_path):
     run_dir = tmp_path / "run"
     settings = begun(tmp_path, "openrlhf.train.async_enable=true", "train.max_steps=2")

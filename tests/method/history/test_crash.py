@@ -18,7 +18,7 @@ from .samples import counts, make_rollout, values
 
 LIMITS = HistorySettings(max_per_problem_and_verdict=3)
 LAST_STEP = 60  # then a new store is begun
-NUM_KILLS = 100
+NUM_KILLS = 50
 
 
 def sampled_in(step):

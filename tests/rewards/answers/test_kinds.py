@@ -3,9 +3,7 @@ deny, scale or go on. A new kind is tested by being there."""
 
 import inspect
 import random
-import re
 import time
-import tomllib
 from fractions import Fraction
 from pathlib import Path
 
@@ -15,11 +13,11 @@ from hypothesis import strategies as st
 
 from r3_openrlhf import grade, read_reference
 from r3_openrlhf.rewards.answers.kinds import ORDER, Kind, kind_of, kinds
+from tests.rewards.answers.siblings import SIBLINGS
 from tests.tables import tables_beside
 
 TABLES = tables_beside(__file__)
 SEEDS = st.integers(0, 10**6)
-SIBLINGS = tomllib.loads(Path(__file__).with_name("siblings.toml").read_text("utf-8"))
 
 
 def verdict(response, reference, problem):
@@ -27,20 +25,10 @@ def verdict(response, reference, problem):
 
 
 def siblings(name, rng):
-    """Problem, reference, answers that equal it and answers that do not, of one draw from siblings.toml."""
-    entry = SIBLINGS[name]
-    drawn = eval(entry["draw"], {"rng": rng})
-    filled = {
-        key: [
-            re.sub(r"<([^<>\s][^<>]*)>", lambda part: str(eval(part[1], dict(drawn))), text)
-            for text in texts
-        ]
-        for key, texts in (
-            {**entry, "problem": [entry["problem"]], "draw": [], "kind": []}
-        ).items()
-    }
-    equal = [*filled["references"], *filled.get("equal", [])]
-    return filled["problem"][0], rng.choice(filled["references"]), equal, filled["unequal"]
+    """Problem, reference, answers that equal it and answers that do not, of one draw."""
+    drawn = SIBLINGS[name].draw(rng)
+    equal = [*drawn.references, *drawn.equal]
+    return drawn.problem, rng.choice(drawn.references), equal, drawn.unequal
 
 
 def test_every_kind_has_siblings():
@@ -59,9 +47,10 @@ def test_equal_siblings_are_right_and_neighbours_wrong_in_any_wrapping(name, see
     rng = random.Random(seed)
     problem, reference, equal, unequal = siblings(name, rng)
     kind = kind_of(reference, problem)
-    assert (kind[0].name if kind else "") == SIBLINGS[name].get(
-        "kind", name if name in kinds() else ""
-    ), reference
+    expected_kind = SIBLINGS[name].kind
+    if expected_kind is None:
+        expected_kind = name if name in kinds() else ""
+    assert (kind[0].name if kind else "") == expected_kind, reference
     wrapping, section = rng.choice(TABLES["wrappings"]), rng.choice(TABLES["sections"])
     for expected, answers in (("correct", equal), ("wrong", unequal)):
         for answer in answers:
