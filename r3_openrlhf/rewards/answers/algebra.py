@@ -29,11 +29,11 @@ from r3_openrlhf.rewards.answers.comparison import (
     number,
     numbers_agree,
 )
-from r3_openrlhf.rewards.answers.extraction import last_statement, nesting_depth
 from r3_openrlhf.rewards.answers.form import formulas
-from r3_openrlhf.rewards.answers.parts import decide_by_label, same_list
+from r3_openrlhf.rewards.answers.parts import decide_by_label, nesting_depth, same_list
 from r3_openrlhf.rewards.answers.real_sets import same_set
 from r3_openrlhf.rewards.answers.safe_expressions import replace_in_sympy
+from r3_openrlhf.rewards.answers.scanner import last_statement
 from r3_openrlhf.rewards.answers.spelling import align, unify
 from r3_openrlhf.rewards.answers.units import without_unit
 from r3_openrlhf.rewards.answers.values import is_too_large, real_value, same, same_value

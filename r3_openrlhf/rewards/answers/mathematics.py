@@ -35,12 +35,12 @@ from r3_openrlhf.rewards.answers.form import (
 )
 from r3_openrlhf.rewards.answers.kinds import is_right, kind_of, kinds
 from r3_openrlhf.rewards.answers.kinds.choice import letter_of
-from r3_openrlhf.rewards.answers.marks import ALTERNATIVE
 from r3_openrlhf.rewards.answers.parameters import renamed
 from r3_openrlhf.rewards.answers.parts import OR, same_list
 from r3_openrlhf.rewards.answers.patterns import table
 from r3_openrlhf.rewards.answers.references import read_reference
 from r3_openrlhf.rewards.answers.request import Item, Result
+from r3_openrlhf.rewards.answers.scanner import ALTERNATIVE
 from r3_openrlhf.rewards.answers.spelling import UNEVALUATED, align
 from r3_openrlhf.rewards.answers.units import asked_unit, unit_of
 from r3_openrlhf.rewards.answers.values import is_too_large

@@ -262,3 +262,18 @@ def top_level(text: str) -> list[str] | None:
             start = position + 1
     parts.append(text[start:].strip())
     return parts if depth == 0 and all(parts) else None
+
+
+_OPEN_OR_CLOSE = re.compile(r"[(){}\[\]]")
+
+
+def nesting_depth(text: str) -> int:
+    """Return the largest number of brackets open at once, of any kind."""
+    depth = deepest = 0
+    for bracket in _OPEN_OR_CLOSE.findall(text):
+        if bracket in "({[":
+            depth += 1
+            deepest = max(deepest, depth)
+        else:
+            depth = max(0, depth - 1)
+    return deepest

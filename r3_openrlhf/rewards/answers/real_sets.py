@@ -22,8 +22,7 @@ from sympy import (
 )
 
 from r3_openrlhf.rewards.answers.comparison import number
-from r3_openrlhf.rewards.answers.extraction import nesting_depth
-from r3_openrlhf.rewards.answers.parts import top_level
+from r3_openrlhf.rewards.answers.parts import nesting_depth, top_level
 from r3_openrlhf.rewards.answers.values import mp, real_value
 
 MAX_PIECES = 12

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from functools import partial
 
 from r3_openrlhf.rewards.answers.comparison import number, numbers_agree
-from r3_openrlhf.rewards.answers.extraction import FULL_WIDTH
 from r3_openrlhf.rewards.answers.number_words import value_in_words
 from r3_openrlhf.rewards.answers.parts import OR, top_level, without_head
 from r3_openrlhf.rewards.answers.patterns import compiled, table
 from r3_openrlhf.rewards.answers.plain import in_ascii_signs, in_english
 from r3_openrlhf.rewards.answers.real_sets import condition
+from r3_openrlhf.rewards.answers.scanner import FULL_WIDTH
 from r3_openrlhf.rewards.answers.units import in_one_unit, split_unit, unit_of
 
 _TABLE = table("spelling.toml")

@@ -3,10 +3,10 @@
 import re
 
 from r3_openrlhf.rewards.answers.comparison import number
-from r3_openrlhf.rewards.answers.extraction import last_statement
 from r3_openrlhf.rewards.answers.kinds import Kind
 from r3_openrlhf.rewards.answers.patterns import phrases
 from r3_openrlhf.rewards.answers.plain import plain
+from r3_openrlhf.rewards.answers.scanner import last_statement
 from r3_openrlhf.rewards.answers.units import unit_of
 
 IN_MATH = re.compile(
