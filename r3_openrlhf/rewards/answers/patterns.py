@@ -151,9 +151,9 @@ def compiled(pattern: str, pieces: dict[str, str], flags: int = 0) -> Phrase:
 _PHRASES = table("phrases.toml")
 
 
-def phrases(section: str) -> dict[str, Phrase]:
+def phrases(section: str, flags: int = re.IGNORECASE) -> dict[str, Phrase]:
     """Compile the patterns of a section of phrases.toml, by name."""
     return {
-        name: compiled(text, _PHRASES["pieces"], re.IGNORECASE)
+        name: compiled(text, _PHRASES["pieces"], flags)
         for name, text in _PHRASES[section].items()
     }

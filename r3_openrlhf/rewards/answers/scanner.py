@@ -35,7 +35,8 @@ _TAKES_BACK = phrases("withdrawn")
 _COMPUTES = phrases("computes")
 THINKING_MARK = _MARKS["thinking"]
 TOKEN_OF_A_MARK = _MARKS["token"]
-_SIGNS = ("<", "[", "◁")  # with one of these a mark of thinking begins
+_SIGNS = [_MARKS[name] for name in ("behind_angle", "behind_bracket", "behind_triangle")]
+_NEXT_QUESTION = phrases("in_small_letters", flags=0)["next_question"].pattern
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _TAG = re.compile(r"<(?P<slash>/?)answer>", re.IGNORECASE)
 CHARS_AFTER = 160  # of the text after an answer, which may take it back
@@ -122,18 +123,37 @@ def in_small_letters(text: str) -> str:
 def answer_part(response: str, problem: str = "") -> str | None:
     """Return the part of a response that holds its answer: after the thinking part, in its
     section for the answer, before an invented next turn or question. None: it is still thinking."""
-    text = after_thinking(response)
-    if text is None:
-        return None
+    text = _in_short_blanks(response)
     if not text.isascii() and _FULL_WIDTH.search(text):
         text = text.translate(FULL_WIDTH)
-    text = _with_short_blanks(text)
-    text = _before_the_next_question(_before_the_next_turn(text), problem)
-    inside = _last_section(text)
+    signs = _signs(text)
+    start = _end_of_thinking(text, signs)
+    if start is None:
+        return None
+    signs = [sign for sign in signs if sign.start() >= start]
+    end = _begin_of_next_turn(text, signs, start)
+    part = _before_the_next_question(text[start:end], problem)
+    end = start + len(part)
+    inside = _last_section(text, [sign for sign in signs if sign.end() <= end])
     if inside is None:
-        return text
+        return part
     lone = "\n" not in inside and not re.search(r"answer|boxed|####", inside, re.IGNORECASE)
     return f"<answer>{inside}</answer>" if lone else inside
+
+
+def _in_short_blanks(text: str) -> str:
+    """Shorten long runs of white space to one or two signs."""
+    if text.isascii() and " " * (MAX_BLANKS + 1) not in text.translate(_AS_SPACE):
+        return text
+    return _LONG_BLANK.sub(
+        lambda run: "\n\n" if run[0].count("\n") > 1 else "\n" if "\n" in run[0] else " ", text
+    )
+
+
+def _signs(text: str) -> list[re.Match]:
+    """Return the marks of thinking, of another turn and of a section in a text, in order; `lastgroup` says which."""
+    found = [mark for pattern in _SIGNS for mark in pattern.pattern.finditer(text)]
+    return sorted(found, key=lambda mark: mark.start())
 
 
 def after_thinking(response: str) -> str | None:
@@ -143,16 +163,23 @@ def after_thinking(response: str) -> str | None:
 
     Marks: <think>, <Think >, <thinking>, <thought>, [THINK], ◁think▷ and their closing forms. Where
     the prompt has opened thinking, the caller puts `OPEN_THINKING` in front of the response."""
-    marks = list(matches_at(THINKING_MARK, response, positions(response, _SIGNS)))
+    start = _end_of_thinking(response, _signs(response))
+    return None if start is None else response[start:]
+
+
+def _end_of_thinking(text: str, signs: list[re.Match]) -> int | None:
+    marks = [sign for sign in signs if sign.lastgroup == "thinking"]
     if marks:
-        return response[marks[-1].end() :] if closes_thinking(marks[-1]) else None
-    notes = _MARKS["opened"].match(response)
+        return marks[-1].end() if closes_thinking(marks[-1]) else None
+    notes = _MARKS["opened"].match(text)
     if notes is None:
-        return response
-    _, closing, behind = response.rpartition(f"</{notes['name']}>")
-    if not closing:
+        return 0
+    closing = f"</{notes['name']}>"
+    place = text.rfind(closing)
+    if place < 0:
         return None
-    return behind if behind.strip() else response
+    end = place + len(closing)
+    return end if text[end:].strip() else 0
 
 
 def closes_thinking(mark: re.Match) -> bool:
@@ -160,22 +187,12 @@ def closes_thinking(mark: re.Match) -> bool:
     return any(mark[name] for name in ("slash", "ends", "stops", "final"))
 
 
-def _with_short_blanks(text: str) -> str:
-    """Shorten long runs of white space to one or two signs."""
-    if text.isascii() and " " * (MAX_BLANKS + 1) not in text.translate(_AS_SPACE):
-        return text
-    return _LONG_BLANK.sub(
-        lambda run: "\n\n" if run[0].count("\n") > 1 else "\n" if "\n" in run[0] else " ", text
-    )
-
-
-def _before_the_next_turn(text: str) -> str:
-    """Cut a text before the next turn that the model made up."""
-    for turn in matches_at(_MARKS["next_turn"], text, positions(text, "<[")):
-        before = text[: turn.start()]
-        if before.strip():
-            return before
-    return text
+def _begin_of_next_turn(text: str, signs: list[re.Match], start: int) -> int:
+    """Return where the next turn begins, that the model made up; the end of the text: there is none."""
+    for sign in signs:
+        if sign.lastgroup == "turn" and text[start : sign.start()].strip():
+            return sign.start()
+    return len(text)
 
 
 def _before_the_next_question(text: str, problem: str) -> str:
@@ -197,11 +214,11 @@ def _before_the_next_question(text: str, problem: str) -> str:
 
 def _questions(text: str) -> list[tuple[int, int, str, bool]]:
     """Start, end, first word and whether it has a number of what may begin a question: "Question 2:", "another problem"."""
-    found = [
-        (mark.start(), mark.end() - 1, mark["word"].lower(), bool(mark["number"]))
-        for mark in _MARKS["next_question"].pattern.finditer("\n" + text)
-    ]
     small = in_small_letters(text)
+    found = [
+        (mark.start(), mark.end() - 1, mark["word"], bool(mark["number"]))
+        for mark in _NEXT_QUESTION.finditer("\n" + small)
+    ]
     for mark in matches_at(_MARKS["another_question"], text, positions(small, _NAMES_ANOTHER)):
         lead = _MARKS["lead_of_another"].search(
             text[max(0, mark.start() - CHARS_OF_A_LEAD) : mark.start()]
@@ -229,20 +246,22 @@ def _restates(text: str, problem: str) -> bool:
     return bool(own) and 2 * len(asked & own) > len(own)
 
 
-def _last_section(text: str) -> str | None:
+def _last_section(text: str, signs: list[re.Match]) -> str | None:
     """Return what the last section for the answer holds: <output>...</output>, <|begin_of_solution|>..."""
     opened: dict[str, int] = {}
     inside = None
-    for tag in matches_at(_MARKS["section"], text, positions(text, "<")):
-        name = tag["name"].lower()
+    for sign in signs:
+        if sign.lastgroup != "section":
+            continue
+        name = sign["name"].lower()
         ends_any = name.startswith("end_")
-        if not (tag["slash"] or ends_any):
-            opened[name] = tag.end()
+        if not (sign["closes"] or ends_any):
+            opened[name] = sign.end()
             continue
         if ends_any and opened:
             name = next(reversed(opened))
         start = opened.pop(name, None)
-        content = "" if start is None else text[start : tag.start()].strip()
+        content = "" if start is None else text[start : sign.start()].strip()
         inside = content or inside
     return inside
 
@@ -449,6 +468,7 @@ def _matching_brace(text: str, opening: int, end: int) -> int | None:
     return None
 
 
+@lru_cache(maxsize=4)  # a response is asked more than once
 def _tags(text: str) -> list[Mark]:
     marks: list[Mark] = []
     closing: re.Match[str] | None = None
