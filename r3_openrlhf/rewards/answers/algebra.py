@@ -18,7 +18,7 @@ from latex2sympy2_extended.latex2sympy2 import (
 )
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 from math_verify.parser import parse_latex_cached
-from sympy import Basic, Eq, Expr, I, Symbol, factorial, factorial2
+from sympy import Basic, Eq, Expr, I, Integer, Symbol, factorial, factorial2
 
 from r3_openrlhf.rewards.answers import two_stage_parsing
 from r3_openrlhf.rewards.answers.arithmetic import stated_precision
@@ -70,6 +70,7 @@ _CHAIN = re.compile(
     r"(?:\\(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|ln|exp|lg)(?:h(?![a-zA-Z]))?\s*){6}"
 )
 _PROSE = re.compile(r"(?<![\\a-zA-Z{])[a-zA-Z]{2,} [a-zA-Z]{2,}")  # no product of letters
+_WHOLE_NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
 _LAST_LETTER = re.compile(r"(?<=\d)[a-zA-Z]$")
 _IN_TEXT = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
 _BARE = NormalizationConfig(
@@ -92,6 +93,8 @@ def parse_in_text(text: str) -> list:
 def _parse_bare(answer: str) -> list:
     """Return the readings of a text that is only an answer: as an expression, and as a string."""
     # math-verify's own list of units has single letters, and takes the t of 5t for one
+    if _WHOLE_NUMBER.fullmatch(answer):
+        return [Integer(answer), answer]  # as the parser reads it
     normalised = normalize_latex(without_unit(answer), _BARE)
     percent = normalised.endswith("%")
     if percent:

@@ -10,7 +10,7 @@ from itertools import groupby
 from r3_openrlhf.rewards.answers.comparison import number
 from r3_openrlhf.rewards.answers.number_words import is_number_word, value_in_words
 from r3_openrlhf.rewards.answers.patterns import phrases
-from r3_openrlhf.rewards.answers.plain import in_english
+from r3_openrlhf.rewards.answers.plain import CHINESE, in_english
 from r3_openrlhf.rewards.answers.scanner import (
     ALTERNATIVE,
     BOX,
@@ -74,6 +74,10 @@ _ASKS = re.compile(r"\d[^.!?\n]*[?？][\s*_]*$")  # "Is the answer 7?"
 _MEASURED = re.compile(
     r"\$(?:[^$=\n]{0,80}=)?([^$=\n]{1,60}\\(?:text|mathrm)\{[^$=\n]{1,40})\$[.\s*]*$"
 )
+# behind words or a colon, and before words
+_NUMBER_AT_THE_END = re.compile(
+    r"(?:^|\n|(?<=[a-zA-Z][a-zA-Z:])\s)\$?(?P<number>-?\d{1,12}(?:,\d{3})*(?:\.\d{1,12})?)(?:\s[a-zA-Z ,'-]*)?[.!*]*\s*$"
+)
 _LAST_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?=\D*$)")
 # broken off
 _UNFINISHED = (
@@ -92,7 +96,6 @@ _UNFINISHED = (
     ">",
     "&",
 )
-_CJK = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uff00-\uffef]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +218,7 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
     ):
         snippet = _STATEMENT["instead"].sub("", _STATEMENT["reason"].sub("", snippet))
     if not snippet.isascii():
-        snippet = _CJK.sub(r" \g<0> ", snippet)
+        snippet = CHINESE.sub(r" \g<0> ", snippet)
     snippet = _CODE.sub(r"\1", snippet)
     snippet = _IS_MINUS.sub("-", UPRIGHT.sub(r"\1", snippet).replace("−", "-")).strip()
     if statement and (stated := _stated(snippet)):
@@ -259,7 +262,7 @@ def _in_bold(line: str) -> str | None:
         return None
     others = line[: runs[0].start()] + line[runs[0].end() :]
     is_beside = (
-        re.search(r"\d", others) and not re.search(r"\d", runs[0][1]) or _CJK.search(runs[0][1])
+        re.search(r"\d", others) and not re.search(r"\d", runs[0][1]) or CHINESE.search(runs[0][1])
     )
     return None if is_beside or _GUESS["doubts"].search(line) else runs[0][1]
 
@@ -339,6 +342,12 @@ def _stated(snippet: str) -> str | None:
                 continue
             return text.strip() if name != "formula" or _IS_FORMULA.match(text) else None
     return None
+
+
+def number_at_the_end(text: str) -> str | None:
+    """Return the number that a text ends with: 100 of "A: 100", 5 of "So there are 5 apples."; None: a formula."""
+    found = _NUMBER_AT_THE_END.search(text[-LINE_CHARS:])
+    return None if found is None else found["number"]
 
 
 def why_no_guess(extracted: str, final: FinalAnswer) -> str | None:

@@ -23,6 +23,7 @@ from r3_openrlhf.rewards.answers.extraction import (
     MAX_ANSWER_CHARS,
     FinalAnswer,
     final_answer,
+    number_at_the_end,
     why_no_guess,
 )
 from r3_openrlhf.rewards.answers.form import (
@@ -238,6 +239,9 @@ def _grade_formula(answer: FinalAnswer, golds: list[str], problem: str) -> Resul
 
 def _grade_guess(answer: FinalAnswer, golds: list[str], problem: str) -> Result:
     """Grade the last formula of a text that marks no answer."""
+    said = number_at_the_end(answer.text)
+    if said is not None and all(number(gold) is not None for gold in golds):
+        return _grade_number(said, answer, golds, problem)
     if is_too_complex(answer.text, golds):
         return _wrong("too_large", answer.text)
     readings = parse_in_text(answer.text)
@@ -258,6 +262,19 @@ def _grade_guess(answer: FinalAnswer, golds: list[str], problem: str) -> Result:
             side = unified(_side_of_value(extracted, gold))
             return _in_its_form(side, gold, problem, extracted)
     return _wrong("wrong", extracted)
+
+
+def _grade_number(
+    said: str, answer: FinalAnswer, golds: list[str], problem: str
+) -> Result:
+    """Grade the number at the end of a text: no formula has to be parsed for it."""
+    reason = why_no_guess(said, answer)
+    if reason:
+        return _wrong(reason, said)
+    for gold in golds:
+        if decide(said, gold):
+            return _in_its_form(said, gold, problem, said)
+    return _wrong("wrong", said)
 
 
 def _refuse_large(readings: list, golds: list[str], extracted: str) -> Result | None:

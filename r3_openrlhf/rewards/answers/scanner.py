@@ -20,6 +20,7 @@ STATEMENT_CHARS = 4000  # "the answer is ..." is looked for in the last ones
 CHARS_OF_A_STATEMENT = 300
 CHARS_BEFORE_A_STATEMENT = 60  # which may deny it
 CHARS_OF_A_LEAD = 40  # "Now let's solve " before "another problem"
+CHARS_OF_A_BLOCK = 2000
 CHARS_BEHIND_THE_LAST = 120  # "(or 9)." after the last mark
 
 ALTERNATIVE = r" \lor "  # between answers that are offered side by side
@@ -43,7 +44,8 @@ CHARS_AFTER = 160  # of the text after an answer, which may take it back
 CHARS_BEFORE = 80  # of the text before it
 _WHITE = re.compile(r"[^\S\n]*\n\s*|[^\S\n]{2,}|[^\S\n ]")  # all but a single space
 _LONG_BLANK = re.compile(rf"\s{{{MAX_BLANKS + 1},}}")
-_AS_SPACE = dict.fromkeys(map(ord, "\t\n\v\f\r\x1c\x1d\x1e\x1f"), " ")
+_AS_SPACES = bytes.maketrans(b"\t\n\v\f\r\x1c\x1d\x1e\x1f", b" " * 9)
+_WIDE_SPACES = ("\xa0\xa0", "\u2003\u2003", "\u3000\u3000")
 CHARS_OF_A_FORMULA = 80  # around a box
 _CLOSES = re.compile(r"\\[)\]]")
 _STATES = (
@@ -70,6 +72,7 @@ _ANSWER_KEYS = frozenset(
     ["answer", "final_answer", "result", "solution", "correct_answer", "choice", "response"]
 )
 _FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff5b\uff5d]")
+_BEGINS_OF_FULL_WIDTH = (b"\xef\xbc", b"\xef\xbd")  # in UTF-8
 # the signs of ASCII, as wide as a Chinese one
 FULL_WIDTH = {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
 
@@ -123,9 +126,7 @@ def in_small_letters(text: str) -> str:
 def answer_part(response: str, problem: str = "") -> str | None:
     """Return the part of a response that holds its answer: after the thinking part, in its
     section for the answer, before an invented next turn or question. None: it is still thinking."""
-    text = _in_short_blanks(response)
-    if not text.isascii() and _FULL_WIDTH.search(text):
-        text = text.translate(FULL_WIDTH)
+    text = _in_plain_signs(response)
     signs = _signs(text)
     start = _end_of_thinking(text, signs)
     if start is None:
@@ -141,9 +142,13 @@ def answer_part(response: str, problem: str = "") -> str | None:
     return f"<answer>{inside}</answer>" if lone else inside
 
 
-def _in_short_blanks(text: str) -> str:
-    """Shorten long runs of white space to one or two signs."""
-    if text.isascii() and " " * (MAX_BLANKS + 1) not in text.translate(_AS_SPACE):
+def _in_plain_signs(text: str) -> str:
+    """Shorten long runs of white space to one or two signs, and write digits and letters of full width as in ASCII."""
+    coded = text.encode("utf-8", "surrogatepass")
+    if any(begin in coded for begin in _BEGINS_OF_FULL_WIDTH) and _FULL_WIDTH.search(text):
+        text = text.translate(FULL_WIDTH)
+    blanks = coded.translate(_AS_SPACES)
+    if b" " * (MAX_BLANKS + 1) not in blanks and not any(sign in text for sign in _WIDE_SPACES):
         return text
     return _LONG_BLANK.sub(
         lambda run: "\n\n" if run[0].count("\n") > 1 else "\n" if "\n" in run[0] else " ", text
@@ -269,14 +274,19 @@ def _last_section(text: str, signs: list[re.Match]) -> str | None:
 # Boxes and tags
 
 
+@lru_cache(maxsize=4)  # a response is asked more than once
+def _places_of_boxes(text: str) -> list[int]:
+    return positions(text, _BOXES)
+
+
 def without_blanks(text: str) -> str:
     """Remove the boxes that are to be filled in from a text."""
-    parts = []
+    parts: list[str] = []
     behind = 0
-    for box in matches_at(_MARKS["blank_box"], text, positions(text, _BOXES)):
+    for box in matches_at(_MARKS["blank_box"], text, _places_of_boxes(text)):
         parts += [text[behind : box.start()], " "]
         behind = box.end()
-    return "".join([*parts, text[behind:]])
+    return "".join([*parts, text[behind:]]) if parts else text
 
 
 def boxed_answer(text: str, *, fills: bool = False) -> str | None:
@@ -431,7 +441,7 @@ def belongs_together(between: str) -> bool:
 def _boxes_from_the_end(text: str) -> Iterator[Mark]:
     """Return the boxes of a text that are not to be filled in, the last one first."""
     end = len(text)  # where the next box begins
-    for start in reversed(positions(text, _BOXES)[-MAX_MARKS:]):
+    for start in reversed(_places_of_boxes(text)[-MAX_MARKS:]):
         command = BOX.match(text, start)
         if command is None:
             continue
@@ -503,13 +513,24 @@ def _says_more(text: str) -> bool:
     return _STATEMENT["checks"].match(statement[1].removeprefix("Answer:")) is None
 
 
+def _last_block(text: str) -> str | None:
+    """Return the JSON text that is the last line, or else in the last code block."""
+    line = last_line(text[-CHARS_OF_A_BLOCK:]) or ""
+    if line.startswith('{"'):
+        return line
+    end = text.rfind("```")
+    begin = text.rfind("```", 0, end) if end >= 0 else -1
+    block = text[begin + 3 : end].removeprefix("json").strip() if begin >= 0 else ""
+    return block if block.startswith("{") and len(block) <= CHARS_OF_A_BLOCK else None
+
+
 def answer_of_json(text: str) -> str | None:
     """Return the answer of a JSON text in a code block or at the end."""
-    blocks = _MARKS["json"].findall(text)
-    if not blocks:
+    block = _last_block(text)
+    if block is None:
         return None
     try:
-        content = json.loads(next(block for block in blocks[-1] if block))
+        content = json.loads(block)
     except (ValueError, RecursionError):
         return None
     known = [content[key] for key in content if key.lower().replace(" ", "_") in _ANSWER_KEYS]
