@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from itertools import groupby
 
+from r3_openrlhf.rewards.answers.arithmetic import rough_value
 from r3_openrlhf.rewards.answers.comparison import number
 from r3_openrlhf.rewards.answers.number_words import is_number_word, value_in_words
 from r3_openrlhf.rewards.answers.patterns import phrases
@@ -20,6 +21,7 @@ from r3_openrlhf.rewards.answers.scanner import (
     answer_of_json,
     answer_part,
     boxed_answer,
+    end_of_last_tag,
     end_of_what_is_withdrawn,
     has_box_behind,
     last_line,
@@ -168,9 +170,9 @@ def with_what_follows(marked: str, text: str, problem: str) -> str:
 def _said_of_the_last_mark(text: str) -> re.Match | None:
     """Match the last box, or a tag that closes after it, with the scale or unit behind it."""
     box = place_of_last_box(text)
-    tag = text.lower().rfind("</answer>", max(box, 0))
+    tag = end_of_last_tag(text) - len("</answer>")
     for place in (tag, box):
-        said = _STATED["scaled"].match(text, place) if place >= 0 else None
+        said = _STATED["scaled"].match(text, place) if place >= max(box, 0) else None
         if said is not None:
             return said
     return None
@@ -262,7 +264,9 @@ def _in_bold(line: str) -> str | None:
         return None
     others = line[: runs[0].start()] + line[runs[0].end() :]
     is_beside = (
-        re.search(r"\d", others) and not re.search(r"\d", runs[0][1]) or CHINESE.search(runs[0][1])
+        re.search(r"\d", others)
+        and not re.search(r"\d", runs[0][1])
+        or CHINESE.search(runs[0][1])
     )
     return None if is_beside or _GUESS["doubts"].search(line) else runs[0][1]
 
@@ -344,9 +348,13 @@ def _stated(snippet: str) -> str | None:
     return None
 
 
-def number_at_the_end(text: str) -> str | None:
-    """Return the number that a text ends with: 100 of "A: 100", 5 of "So there are 5 apples."; None: a formula."""
-    found = _NUMBER_AT_THE_END.search(text[-LINE_CHARS:])
+def number_at_the_end(final: FinalAnswer) -> str | None:
+    r"""Return the number that a text ends with, or that it states: 100 of "A: 100", \frac{1}{2} of "Answer: \frac{1}{2}";
+    None: a formula."""
+    if final.stated:
+        said = final.text.removeprefix("Answer:").strip(" $*.")
+        return said if rough_value(said) is not None else None
+    found = _NUMBER_AT_THE_END.search(final.text[-LINE_CHARS:])
     return None if found is None else found["number"]
 
 

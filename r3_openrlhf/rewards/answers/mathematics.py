@@ -239,9 +239,10 @@ def _grade_formula(answer: FinalAnswer, golds: list[str], problem: str) -> Resul
 
 def _grade_guess(answer: FinalAnswer, golds: list[str], problem: str) -> Result:
     """Grade the last formula of a text that marks no answer."""
-    said = number_at_the_end(answer.text)
-    if said is not None and all(number(gold) is not None for gold in golds):
-        return _grade_number(said, answer, golds, problem)
+    said = number_at_the_end(answer)
+    decided = None if said is None else _decide_number(said, answer, golds, problem)
+    if decided is not None:
+        return decided
     if is_too_complex(answer.text, golds):
         return _wrong("too_large", answer.text)
     readings = parse_in_text(answer.text)
@@ -264,17 +265,17 @@ def _grade_guess(answer: FinalAnswer, golds: list[str], problem: str) -> Result:
     return _wrong("wrong", extracted)
 
 
-def _grade_number(
+def _decide_number(
     said: str, answer: FinalAnswer, golds: list[str], problem: str
-) -> Result:
-    """Grade the number at the end of a text: no formula has to be parsed for it."""
+) -> Result | None:
+    """Grade the number at the end of a text; None: a formula has to be parsed for it."""
+    decisions = [decide(said, gold) for gold in golds]
+    if True not in decisions:
+        return None if None in decisions else _wrong("wrong", said)
     reason = why_no_guess(said, answer)
     if reason:
         return _wrong(reason, said)
-    for gold in golds:
-        if decide(said, gold):
-            return _in_its_form(said, gold, problem, said)
-    return _wrong("wrong", said)
+    return _in_its_form(said, golds[decisions.index(True)], problem, said)
 
 
 def _refuse_large(readings: list, golds: list[str], extracted: str) -> Result | None:

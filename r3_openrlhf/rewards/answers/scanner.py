@@ -144,15 +144,37 @@ def answer_part(response: str, problem: str = "") -> str | None:
 
 def _in_plain_signs(text: str) -> str:
     """Shorten long runs of white space to one or two signs, and write digits and letters of full width as in ASCII."""
+    if text.isascii():
+        return _with_short_blanks(text)
     coded = text.encode("utf-8", "surrogatepass")
     if any(begin in coded for begin in _BEGINS_OF_FULL_WIDTH) and _FULL_WIDTH.search(text):
         text = text.translate(FULL_WIDTH)
-    blanks = coded.translate(_AS_SPACES)
-    if b" " * (MAX_BLANKS + 1) not in blanks and not any(sign in text for sign in _WIDE_SPACES):
-        return text
-    return _LONG_BLANK.sub(
-        lambda run: "\n\n" if run[0].count("\n") > 1 else "\n" if "\n" in run[0] else " ", text
-    )
+    has_wide_blanks = any(sign in text for sign in _WIDE_SPACES)
+    if has_wide_blanks or b" " * (MAX_BLANKS + 1) in coded.translate(_AS_SPACES):
+        return _LONG_BLANK.sub(_short_blank, text)
+    return text
+
+
+def _with_short_blanks(text: str) -> str:
+    """Shorten the long runs of white space of an ASCII text, which are quickly found."""
+    spaces = text.encode().translate(_AS_SPACES)
+    long_blank = b" " * (MAX_BLANKS + 1)
+    parts: list[str] = []
+    behind = 0
+    place = spaces.find(long_blank)
+    while place >= 0:
+        run = _LONG_BLANK.match(text, place)
+        assert run is not None  # both say what is white space
+        parts += [text[behind:place], _short_blank(run)]
+        behind = run.end()
+        place = spaces.find(long_blank, behind)
+    return "".join([*parts, text[behind:]]) if parts else text
+
+
+def _short_blank(run: re.Match) -> str:
+    if "\n" not in run[0]:
+        return " "
+    return "\n\n" if run[0].count("\n") > 1 else "\n"
 
 
 def _signs(text: str) -> list[re.Match]:
@@ -316,6 +338,11 @@ def tagged_answer(text: str) -> str | None:
 def place_of_last_box(text: str) -> int:
     """Return where the last box begins; -1: there is none."""
     return max(text.rfind(sign) for sign in _BOXES)
+
+
+def end_of_last_tag(text: str) -> int:
+    """Return where the last <answer>...</answer> ends; -1: there is none."""
+    return max((tag.end for tag in _tags(text)), default=-1)
 
 
 def has_box_behind(text: str, place: int) -> bool:
