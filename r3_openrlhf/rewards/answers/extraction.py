@@ -27,6 +27,7 @@ from r3_openrlhf.rewards.answers.scanner import (
     last_line,
     last_statement,
     line_behind_hashes,
+    may_state,
     place_of_last_box,
     tagged_answer,
     without_blanks,
@@ -122,8 +123,9 @@ def final_answer(response: str, *, truncated: bool, problem: str = "") -> FinalA
         return None
     behind = end_of_what_is_withdrawn(text)
     text = without_blanks(text[behind:])
-    statement = last_statement(text)
     boxed = boxed_answer(text, fills=BOX.search(problem) is not None)
+    is_last = boxed is not None and not may_state(text, place_of_last_box(text))
+    statement = None if is_last else last_statement(text)
     marked = _marked(text, problem, boxed, statement)
     if marked is not None:
         return FinalAnswer(marked, exact=True)

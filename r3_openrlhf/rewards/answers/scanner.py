@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby, islice
+from itertools import groupby, islice, takewhile
 
 from r3_openrlhf.rewards.answers.patterns import Phrase, phrases
 
@@ -28,7 +28,6 @@ MAX_BETWEEN_ALTERNATIVES = 160  # characters
 OPEN_THINKING = "<think>"
 
 BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![a-zA-Z])")
-_BOXES = ("\\boxed", "\\fbox", "\\framebox")
 _MARKS = phrases("marks")
 _STATEMENT = phrases("statement")
 _BETWEEN = phrases("between")
@@ -296,19 +295,26 @@ def _last_section(text: str, signs: list[re.Match]) -> str | None:
 # Boxes and tags
 
 
-@lru_cache(maxsize=4)  # a response is asked more than once
-def _places_of_boxes(text: str) -> list[int]:
-    return positions(text, _BOXES)
-
-
 def without_blanks(text: str) -> str:
-    """Remove the boxes that are to be filled in from a text."""
+    """Remove the boxes that are to be filled in from the end of a text, where they may be in a statement."""
+    first = len(text) - STATEMENT_CHARS
+    places = list(takewhile(lambda place: place >= first, _places_of_boxes(text)))
     parts: list[str] = []
     behind = 0
-    for box in matches_at(_MARKS["blank_box"], text, _places_of_boxes(text)):
+    for box in matches_at(_MARKS["blank_box"], text, reversed(places)):
         parts += [text[behind : box.start()], " "]
         behind = box.end()
     return "".join([*parts, text[behind:]]) if parts else text
+
+
+def _places_of_boxes(text: str) -> Iterator[int]:
+    """Return where boxes begin, the last one first."""
+    place = text.rfind("box")
+    while place >= 0:
+        start = text.rfind("\\", max(0, place - len("\\frame")), place)
+        if start >= 0 and BOX.match(text, start):
+            yield start
+        place = text.rfind("box", 0, place)
 
 
 def boxed_answer(text: str, *, fills: bool = False) -> str | None:
@@ -337,7 +343,7 @@ def tagged_answer(text: str) -> str | None:
 
 def place_of_last_box(text: str) -> int:
     """Return where the last box begins; -1: there is none."""
-    return max(text.rfind(sign) for sign in _BOXES)
+    return next(_places_of_boxes(text), -1)
 
 
 def end_of_last_tag(text: str) -> int:
@@ -468,10 +474,9 @@ def belongs_together(between: str) -> bool:
 def _boxes_from_the_end(text: str) -> Iterator[Mark]:
     """Return the boxes of a text that are not to be filled in, the last one first."""
     end = len(text)  # where the next box begins
-    for start in reversed(_places_of_boxes(text)[-MAX_MARKS:]):
+    for start in islice(_places_of_boxes(text), MAX_MARKS):
         command = BOX.match(text, start)
-        if command is None:
-            continue
+        assert command is not None  # it begins there
         content, after = _box_content(text, command.end(), end)
         held = content or text[command.end() : after].strip(" {}")
         if after <= len(text) and _MARKS["blank"].fullmatch(held) is None:
@@ -604,6 +609,12 @@ def last_statement(text: str) -> tuple[int, str] | None:
             " *_"
         )
     return start, text[start : min(start + CHARS_OF_A_STATEMENT, stop)]
+
+
+def may_state(text: str, start: int) -> bool:
+    """Tell whether a word that announces an answer stands in the text from `start`."""
+    small = text[start:].lower()
+    return any(sign in small for sign in _STATES)
 
 
 def _statements(text: str, start: int) -> list[re.Match]:
