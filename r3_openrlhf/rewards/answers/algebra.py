@@ -26,6 +26,7 @@ from r3_openrlhf.rewards.answers.comparison import (
     Number,
     compare_cheaply,
     connectives_differ,
+    normalise,
     number,
     numbers_agree,
 )
@@ -150,6 +151,8 @@ def with_factors(text: str, problem: str) -> str:
 
 def decide(answer: str, gold: str) -> bool | None:
     """Compare by labels, intervals, texts and numbers, without the libraries."""
+    if answer == gold and normalise(answer):
+        return True
     if answer == gold or answer.isalnum() and gold.isalnum():
         return compare_cheaply(*align(answer, gold))
     if (same := same_set(answer, gold)) is not None:

@@ -41,7 +41,10 @@ class Phrase:
         part = text[start:] if start else text
         if not self._is_cased:
             part = part.lower()
-        return any(literal in part for literal in self.literals)
+        for literal in self.literals:
+            if literal in part:
+                return True
+        return False
 
     def search(self, text: str, start: int = 0) -> re.Match[str] | None:
         """Return the first match at or after `start`."""
