@@ -6,10 +6,11 @@ is bounded (MAX_BLANKS). `extraction.py` chooses among the marks by their rank."
 
 import json
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby, islice, takewhile
+from itertools import groupby, islice
 
 from r3_openrlhf.rewards.answers.patterns import Phrase, phrases
 
@@ -295,26 +296,21 @@ def _last_section(text: str, signs: list[re.Match]) -> str | None:
 # Boxes and tags
 
 
+@lru_cache(maxsize=4)  # a response is asked more than once
+def _boxes(text: str) -> tuple[re.Match, ...]:
+    """Return the commands of the last boxes of a text, in order."""
+    return tuple(deque(BOX.finditer(text), MAX_MARKS))
+
+
 def without_blanks(text: str) -> str:
-    """Remove the boxes that are to be filled in from the end of a text, where they may be in a statement."""
-    first = len(text) - STATEMENT_CHARS
-    places = list(takewhile(lambda place: place >= first, _places_of_boxes(text)))
+    """Remove the boxes that are to be filled in from a text."""
+    places = [box.start() for box in _boxes(text)]
     parts: list[str] = []
     behind = 0
-    for box in matches_at(_MARKS["blank_box"], text, reversed(places)):
+    for box in matches_at(_MARKS["blank_box"], text, places):
         parts += [text[behind : box.start()], " "]
         behind = box.end()
     return "".join([*parts, text[behind:]]) if parts else text
-
-
-def _places_of_boxes(text: str) -> Iterator[int]:
-    """Return where boxes begin, the last one first."""
-    place = text.rfind("box")
-    while place >= 0:
-        start = text.rfind("\\", max(0, place - len("\\frame")), place)
-        if start >= 0 and BOX.match(text, start):
-            yield start
-        place = text.rfind("box", 0, place)
 
 
 def boxed_answer(text: str, *, fills: bool = False) -> str | None:
@@ -343,7 +339,8 @@ def tagged_answer(text: str) -> str | None:
 
 def place_of_last_box(text: str) -> int:
     """Return where the last box begins; -1: there is none."""
-    return next(_places_of_boxes(text), -1)
+    boxes = _boxes(text)
+    return boxes[-1].start() if boxes else -1
 
 
 def end_of_last_tag(text: str) -> int:
@@ -474,14 +471,12 @@ def belongs_together(between: str) -> bool:
 def _boxes_from_the_end(text: str) -> Iterator[Mark]:
     """Return the boxes of a text that are not to be filled in, the last one first."""
     end = len(text)  # where the next box begins
-    for start in islice(_places_of_boxes(text), MAX_MARKS):
-        command = BOX.match(text, start)
-        assert command is not None  # it begins there
+    for command in reversed(_boxes(text)):
         content, after = _box_content(text, command.end(), end)
         held = content or text[command.end() : after].strip(" {}")
         if after <= len(text) and _MARKS["blank"].fullmatch(held) is None:
-            yield Mark(start, after, content)
-        end = start
+            yield Mark(command.start(), after, content)
+        end = command.start()
 
 
 def _box_content(text: str, start: int, end: int) -> tuple[str | None, int]:
