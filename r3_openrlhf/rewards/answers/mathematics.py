@@ -4,7 +4,9 @@ import re
 from dataclasses import replace
 from itertools import chain
 
-from r3_openrlhf.rewards.answers.algebra import (
+from r3_openrlhf.rewards.answers.amounts.comparison import number
+from r3_openrlhf.rewards.answers.amounts.units import asked_unit, unit_of
+from r3_openrlhf.rewards.answers.formulas.algebra import (
     MAX_SYMBOLIC_CHARS,
     agree,
     decide,
@@ -16,35 +18,33 @@ from r3_openrlhf.rewards.answers.algebra import (
     rounded_side,
     unified,
     value_is_same,
-    with_factors,
 )
-from r3_openrlhf.rewards.answers.comparison import number
-from r3_openrlhf.rewards.answers.extraction import (
-    MAX_ANSWER_CHARS,
-    FinalAnswer,
-    final_answer,
-    number_at_the_end,
-    why_no_guess,
-)
-from r3_openrlhf.rewards.answers.form import (
+from r3_openrlhf.rewards.answers.formulas.parameters import renamed
+from r3_openrlhf.rewards.answers.formulas.spelling import UNEVALUATED, align
+from r3_openrlhf.rewards.answers.formulas.values import is_too_large
+from r3_openrlhf.rewards.answers.guards.form import (
     is_copied,
     is_literal,
     is_other_amount,
     is_plain,
     is_single,
     objection,
+    with_factors,
 )
 from r3_openrlhf.rewards.answers.kinds import is_right, kind_of, kinds
 from r3_openrlhf.rewards.answers.kinds.choice import letter_of
-from r3_openrlhf.rewards.answers.parameters import renamed
-from r3_openrlhf.rewards.answers.parts import OR, same_list
-from r3_openrlhf.rewards.answers.patterns import table
+from r3_openrlhf.rewards.answers.reading.extraction import (
+    MAX_ANSWER_CHARS,
+    FinalAnswer,
+    final_answer,
+    number_at_the_end,
+    why_no_guess,
+)
+from r3_openrlhf.rewards.answers.reading.scanner import ALTERNATIVE
 from r3_openrlhf.rewards.answers.references import read_reference
 from r3_openrlhf.rewards.answers.request import Item, Result
-from r3_openrlhf.rewards.answers.scanner import ALTERNATIVE
-from r3_openrlhf.rewards.answers.spelling import UNEVALUATED, align
-from r3_openrlhf.rewards.answers.units import asked_unit, unit_of
-from r3_openrlhf.rewards.answers.values import is_too_large
+from r3_openrlhf.rewards.answers.text.parts import OR, same_list
+from r3_openrlhf.rewards.answers.text.patterns import table
 
 _NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*")
 # signs at the end after which something is missing: 7\cdots, 7'', 7+; not the dots of 0.333...

@@ -6,7 +6,11 @@ from functools import lru_cache
 from r3_openrlhf.config.no_answer import says_no_answer
 from r3_openrlhf.rewards.answers.kinds import kind_of
 from r3_openrlhf.rewards.answers.kinds.prose import IN_MATH
-from r3_openrlhf.rewards.answers.scanner import boxed_answer, last_statement, tagged_answer
+from r3_openrlhf.rewards.answers.reading.scanner import (
+    boxed_answer,
+    last_statement,
+    tagged_answer,
+)
 
 
 @dataclass(frozen=True, slots=True)

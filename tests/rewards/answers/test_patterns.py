@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from r3_openrlhf.rewards.answers import patterns
-from r3_openrlhf.rewards.answers.patterns import compiled, literals_of, phrases
+from r3_openrlhf.rewards.answers.text import patterns
+from r3_openrlhf.rewards.answers.text.patterns import compiled, literals_of, phrases
 
 SECTIONS = [name for name in patterns._PHRASES if name not in ("pieces", "words")]
 PHRASES = {

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from r3_openrlhf.rewards.answers import spelling
+from r3_openrlhf.rewards.answers.formulas import spelling
 
 HERE = Path(__file__).parent
 

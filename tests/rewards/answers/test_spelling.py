@@ -2,7 +2,7 @@
 
 import pytest
 
-from r3_openrlhf.rewards.answers import spelling
+from r3_openrlhf.rewards.answers.formulas import spelling
 from tests.tables import tables_beside
 
 TABLES = tables_beside(__file__)

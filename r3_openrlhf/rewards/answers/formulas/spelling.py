@@ -8,14 +8,14 @@ import unicodedata
 from collections.abc import Callable
 from functools import partial
 
-from r3_openrlhf.rewards.answers.comparison import number, numbers_agree
-from r3_openrlhf.rewards.answers.number_words import value_in_words
-from r3_openrlhf.rewards.answers.parts import OR, top_level, without_head
-from r3_openrlhf.rewards.answers.patterns import compiled, table
-from r3_openrlhf.rewards.answers.plain import in_ascii_signs, in_english
-from r3_openrlhf.rewards.answers.real_sets import condition
-from r3_openrlhf.rewards.answers.scanner import FULL_WIDTH
-from r3_openrlhf.rewards.answers.units import in_one_unit, split_unit, unit_of
+from r3_openrlhf.rewards.answers.amounts.comparison import number, numbers_agree
+from r3_openrlhf.rewards.answers.amounts.units import in_one_unit, split_unit, unit_of
+from r3_openrlhf.rewards.answers.formulas.real_sets import condition
+from r3_openrlhf.rewards.answers.reading.scanner import FULL_WIDTH
+from r3_openrlhf.rewards.answers.text.number_words import value_in_words
+from r3_openrlhf.rewards.answers.text.parts import OR, top_level, without_head
+from r3_openrlhf.rewards.answers.text.patterns import compiled, table
+from r3_openrlhf.rewards.answers.text.plain import in_ascii_signs, in_english
 
 _TABLE = table("spelling.toml")
 _compiled = partial(compiled, pieces=_TABLE["pieces"])

@@ -18,9 +18,12 @@ _REPEATS = (tree.MAX_REPEAT, tree.MIN_REPEAT, tree.POSSESSIVE_REPEAT)
 _OF_NO_WIDTH = (tree.AT, tree.ASSERT, tree.ASSERT_NOT)
 
 
+TABLES = "r3_openrlhf.rewards.answers"  # the package that holds them
+
+
 def table(name: str) -> dict:
-    """Read a table of this folder."""
-    return tomllib.loads(files(__package__).joinpath(name).read_text(encoding="utf-8"))
+    """Read a table of this room."""
+    return tomllib.loads(files(TABLES).joinpath(name).read_text(encoding="utf-8"))
 
 
 class Phrase:

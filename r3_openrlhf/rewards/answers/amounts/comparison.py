@@ -6,10 +6,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 
-from r3_openrlhf.rewards.answers.arithmetic import exact_value, rough_value, stated_precision
-from r3_openrlhf.rewards.answers.parts import AND_OR
-from r3_openrlhf.rewards.answers.plain import TEXT_COMMAND
-from r3_openrlhf.rewards.answers.units import (
+from r3_openrlhf.rewards.answers.amounts.units import (
     A_RATE,
     conversion,
     count_of,
@@ -17,6 +14,13 @@ from r3_openrlhf.rewards.answers.units import (
     split_unit,
     unit_of,
 )
+from r3_openrlhf.rewards.answers.text.arithmetic import (
+    exact_value,
+    rough_value,
+    stated_precision,
+)
+from r3_openrlhf.rewards.answers.text.parts import AND_OR
+from r3_openrlhf.rewards.answers.text.plain import TEXT_COMMAND
 
 MIN_DIGITS = 4  # a rounded decimal needs so many significant digits to stand for an exact value
 FLOAT_DIGITS = 12  # so many are the result of a computation with floating-point numbers,

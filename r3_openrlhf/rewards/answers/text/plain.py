@@ -3,8 +3,8 @@
 import re
 import unicodedata
 
-from r3_openrlhf.rewards.answers.number_words import with_scales_computed
-from r3_openrlhf.rewards.answers.patterns import phrases
+from r3_openrlhf.rewards.answers.text.number_words import with_scales_computed
+from r3_openrlhf.rewards.answers.text.patterns import phrases
 
 TEXT_COMMAND = re.compile(
     r"\\(?:text|mbox|textbf|textit|textrm|textnormal|mathrm|mathbf)\s*\{([^{}]*)\}"

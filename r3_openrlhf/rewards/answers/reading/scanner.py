@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, islice
 
-from r3_openrlhf.rewards.answers.patterns import Phrase, phrases
+from r3_openrlhf.rewards.answers.text.patterns import Phrase, phrases
 
 MAX_MARKS = 50  # only the last ones are looked at
 MAX_BLANKS = 16  # in a row

@@ -7,12 +7,9 @@ import re
 from dataclasses import dataclass
 from itertools import groupby
 
-from r3_openrlhf.rewards.answers.arithmetic import rough_value
-from r3_openrlhf.rewards.answers.comparison import number
-from r3_openrlhf.rewards.answers.number_words import is_number_word, value_in_words
-from r3_openrlhf.rewards.answers.patterns import phrases
-from r3_openrlhf.rewards.answers.plain import CHINESE, in_english
-from r3_openrlhf.rewards.answers.scanner import (
+from r3_openrlhf.rewards.answers.amounts.comparison import number
+from r3_openrlhf.rewards.answers.amounts.units import unit_of
+from r3_openrlhf.rewards.answers.reading.scanner import (
     ALTERNATIVE,
     BOX,
     CHARS_BEHIND_THE_LAST,
@@ -32,7 +29,10 @@ from r3_openrlhf.rewards.answers.scanner import (
     tagged_answer,
     without_blanks,
 )
-from r3_openrlhf.rewards.answers.units import unit_of
+from r3_openrlhf.rewards.answers.text.arithmetic import rough_value
+from r3_openrlhf.rewards.answers.text.number_words import is_number_word, value_in_words
+from r3_openrlhf.rewards.answers.text.patterns import phrases
+from r3_openrlhf.rewards.answers.text.plain import CHINESE, in_english
 
 MAX_ANSWER_CHARS = 1000  # a final answer longer than this is compared as text only
 TAIL_CHARS = 1000  # without a box, the answer is looked for in the end of the response

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 
-from r3_openrlhf.rewards.answers.plain import TEXT_COMMAND
+from r3_openrlhf.rewards.answers.text.plain import TEXT_COMMAND
 
 MAX_PARTS = 24  # formulas, each of which may be compared with each
 _OPENING, _CLOSING = "({[", ")}]"
