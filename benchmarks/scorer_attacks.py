@@ -2,7 +2,7 @@
 
     python benchmarks/scorer_attacks.py countdown rubiks_cube --size 2
 
-The guards in r3_openrlhf/rewards/answers/scorer_guards.py are tested with them (tests/rewards/answers/test_scorer_guards.py).
+The guards in r3_openrlhf/rewards/answers/guards/scorer_guards.py are tested with them (tests/rewards/answers/test_scorer_guards.py).
 """
 
 from __future__ import annotations

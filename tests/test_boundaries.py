@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 import tokenize
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,17 @@ IN_METHOD = (
     {"history"},
     {"r3"},
 )
+# Inside the graders of answers.
+IN_ANSWERS = (
+    {"text", "request"},
+    {"amounts"},
+    {"reading"},
+    {"formulas", "grading"},
+    {"kinds"},
+    {"guards", "references", "exact", "tasks"},
+    {"mathematics", "reasoning_gym_tasks"},
+)
+MOST_ARROWS_IN_ANSWERS = 40
 # Files outside the stack that hold an engine, with what they may import for it.
 EXCEPTIONS = {
     "machine/ray_start": {"ray"},
@@ -92,11 +104,11 @@ def imported_names(source: str) -> set[str]:
     return names
 
 
-HEIGHT_IN_METHOD = {part: height for height, parts in enumerate(IN_METHOD) for part in parts}
+FLOORS_OF_ROOMS = {"method": IN_METHOD, "rewards/answers": IN_ANSWERS}
 
 
 def violations(package: Path) -> list[str]:
-    """One line per import of an engine outside the stack, or of a higher part inside the method."""
+    """One line per import of an engine outside the stack, or of a higher part inside a room with floors."""
     lines = []
     for path in sorted(package.rglob("*.py")):
         place = path.relative_to(package).with_suffix("").as_posix()
@@ -104,8 +116,9 @@ def violations(package: Path) -> list[str]:
         for name in sorted(imported_names(path.read_text())):
             if name.split(".")[0] in forbidden:
                 lines.append(f"{place} imports {name}; only the stack may")
-            if points_up_in_the_method(place, name, package.name):
-                lines.append(f"{place} imports {name}, which stands above it")
+            for arrow in arrows_inside(place, name, package.name):
+                if not arrow.points_down:
+                    lines.append(f"{place} imports {name}, which stands above it")
     return lines
 
 
@@ -120,16 +133,29 @@ def forbidden_engines(place: str) -> set[str]:
     return forbidden
 
 
-def points_up_in_the_method(place: str, name: str, package: str) -> bool:
-    """Is this an import inside the method, and of a part that is not below the file's own?"""
-    prefix = f"{package}.method."
-    if not place.startswith("method/") or not name.startswith(prefix):
-        return False
-    importing = place.split("/")[1]
-    imported = name.removeprefix(prefix).split(".")[0]
-    if importing == imported:
-        return False
-    return HEIGHT_IN_METHOD.get(importing, 0) <= HEIGHT_IN_METHOD.get(imported, 0)
+@dataclass(frozen=True)
+class Arrow:
+    """An import inside a room with floors, from one part of it to another one."""
+
+    importing: str
+    imported: str
+    points_down: bool
+
+
+def arrows_inside(place: str, name: str, package: str) -> list[Arrow]:
+    """The arrow that an import of a file is inside a room with floors, if it is one."""
+    arrows = []
+    for room, floors in FLOORS_OF_ROOMS.items():
+        prefix = f"{package}.{room.replace('/', '.')}."
+        if not place.startswith(f"{room}/") or not name.startswith(prefix):
+            continue
+        importing = place.removeprefix(f"{room}/").split("/")[0]
+        imported = name.removeprefix(prefix).split(".")[0]
+        heights = {part: height for height, parts in enumerate(floors) for part in parts}
+        if importing != imported and imported in heights:
+            is_down = heights.get(importing, 0) > heights[imported]
+            arrows.append(Arrow(importing, imported, is_down))
+    return arrows
 
 
 def test_engines_stay_in_the_stack_and_the_method_points_one_way():
@@ -142,6 +168,11 @@ def test_engines_stay_in_the_stack_and_the_method_points_one_way():
         ("method/core/advantages.py", "from r3_openrlhf.method.settings import R3Settings"),
         ("method/core/replay.py", "def late():\n    import r3_openrlhf.method.history.store"),
         ("method/history/store.py", "from r3_openrlhf.method.r3 import R3"),
+        ("rewards/answers/reading/scanner.py", "import r3_openrlhf.rewards.answers.kinds.date"),
+        (
+            "rewards/answers/guards/form.py",
+            "from r3_openrlhf.rewards.answers.mathematics import grade",
+        ),
         ("machine/processes/pool.py", "def late():\n    from ray import get"),
         ("cli.py", "import vllm"),
         ("evaluation/run.py", "def late():\n    from vllm import LLM"),
@@ -171,6 +202,19 @@ def test_every_room_has_its_floor_and_there_is_no_circle():
     assert wrong_arrows(diagram) == []
     assert diagram.circles == []
     assert diagram.rooms.number_of_edges() <= MOST_ARROWS
+
+
+def test_the_graders_have_a_floor_each_and_few_arrows():
+    answers = PACKAGE / "rewards/answers"
+    arrows = set()
+    parts = set()
+    for path in answers.rglob("*.py"):
+        place = path.relative_to(PACKAGE).with_suffix("").as_posix()
+        parts.add(place.removeprefix("rewards/answers/").split("/")[0])
+        for name in imported_names(path.read_text()):
+            arrows |= set(arrows_inside(place, name, PACKAGE.name))
+    assert parts - {"__init__"} == set().union(*IN_ANSWERS)
+    assert 30 < len(arrows) <= MOST_ARROWS_IN_ANSWERS
 
 
 def test_the_method_can_be_read_in_an_afternoon():

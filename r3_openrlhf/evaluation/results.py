@@ -10,7 +10,7 @@ from r3_openrlhf.config import BenchmarkConfig
 from r3_openrlhf.evaluation.pass_rates import estimate, ks_up_to, majority_at_k, pass_at_k
 from r3_openrlhf.evaluation.sample_file import SampledProblem, SampledResponse
 from r3_openrlhf.method.types import Verdict
-from r3_openrlhf.rewards.answers.comparison import normalise
+from r3_openrlhf.rewards.answers.amounts.comparison import normalise
 
 HARD_AT_MOST = 1  # correct responses of the base model, the paper's hard subset
 Rows = Sequence[SampledResponse]

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from r3_openrlhf.rewards.answers.extraction import (
+from r3_openrlhf.rewards.answers.reading.scanner import (
     OPEN_THINKING,
     THINKING_MARK,
     TOKEN_OF_A_MARK,

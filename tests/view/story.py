@@ -21,7 +21,7 @@ from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import Context, EntropyStatistics, HardBy, Rollout, Verdict
 from r3_openrlhf.problems.sources import Label
-from r3_openrlhf.rewards.answers.extraction import boxed_answer
+from r3_openrlhf.rewards.answers.reading.scanner import boxed_answer
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.rollout_records import TokenPieces, records_of
 from r3_openrlhf.stack.step_metrics import entropy_metrics

@@ -4,21 +4,19 @@ import functools
 import re
 import unicodedata
 
-from r3_openrlhf.rewards.answers.extraction import (
-    FULL_WIDTH,
-    MAX_ANSWER_CHARS,
-    answer_part,
-    last_line,
-    last_statement,
-)
 from r3_openrlhf.rewards.answers.kinds import json_text
-from r3_openrlhf.rewards.answers.marks import (
+from r3_openrlhf.rewards.answers.reading.extraction import MAX_ANSWER_CHARS
+from r3_openrlhf.rewards.answers.reading.scanner import (
+    FULL_WIDTH,
+    answer_part,
     boxed_answer,
     end_of_what_is_withdrawn,
+    last_line,
+    last_statement,
     tagged_answer,
 )
-from r3_openrlhf.rewards.answers.plain import TEXT_COMMAND
 from r3_openrlhf.rewards.answers.request import Item, Result
+from r3_openrlhf.rewards.answers.text.plain import TEXT_COMMAND
 
 _ANNOUNCED = re.compile(r"(?i)^.*?(?:answer|option|choice)\s*(?:\*\*)?\s*(?:is|:)?\s*:?\s*")
 _SPACES = re.compile(r"(?:\s|\\[,;! ]|(?<!\\)~(?!\s*[a-zA-Z(]))+")

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from r3_openrlhf.config import CodeConfig
 from r3_openrlhf.config.answer_tasks import DEFAULT_TASK, TASKS
 from r3_openrlhf.method.errors import ConfigError, quoted
-from r3_openrlhf.rewards.answers.extraction import OPEN_THINKING
+from r3_openrlhf.rewards.answers.reading.scanner import OPEN_THINKING
 from r3_openrlhf.rewards.answers.request import Item, Outcome
 
 

@@ -4,7 +4,9 @@ import re
 from dataclasses import replace
 from itertools import chain
 
-from r3_openrlhf.rewards.answers.algebra import (
+from r3_openrlhf.rewards.answers.amounts.comparison import number
+from r3_openrlhf.rewards.answers.amounts.units import asked_unit, unit_of
+from r3_openrlhf.rewards.answers.formulas.algebra import (
     MAX_SYMBOLIC_CHARS,
     agree,
     decide,
@@ -16,34 +18,33 @@ from r3_openrlhf.rewards.answers.algebra import (
     rounded_side,
     unified,
     value_is_same,
-    with_factors,
 )
-from r3_openrlhf.rewards.answers.comparison import number
-from r3_openrlhf.rewards.answers.extraction import (
-    MAX_ANSWER_CHARS,
-    FinalAnswer,
-    final_answer,
-    why_no_guess,
-)
-from r3_openrlhf.rewards.answers.form import (
+from r3_openrlhf.rewards.answers.formulas.parameters import renamed
+from r3_openrlhf.rewards.answers.formulas.spelling import UNEVALUATED, align
+from r3_openrlhf.rewards.answers.formulas.values import is_too_large
+from r3_openrlhf.rewards.answers.guards.form import (
     is_copied,
     is_literal,
     is_other_amount,
     is_plain,
     is_single,
     objection,
+    with_factors,
 )
 from r3_openrlhf.rewards.answers.kinds import is_right, kind_of, kinds
 from r3_openrlhf.rewards.answers.kinds.choice import letter_of
-from r3_openrlhf.rewards.answers.marks import ALTERNATIVE
-from r3_openrlhf.rewards.answers.parameters import renamed
-from r3_openrlhf.rewards.answers.parts import OR, same_list
-from r3_openrlhf.rewards.answers.patterns import table
+from r3_openrlhf.rewards.answers.reading.extraction import (
+    MAX_ANSWER_CHARS,
+    FinalAnswer,
+    final_answer,
+    number_at_the_end,
+    why_no_guess,
+)
+from r3_openrlhf.rewards.answers.reading.scanner import ALTERNATIVE
 from r3_openrlhf.rewards.answers.references import read_reference
 from r3_openrlhf.rewards.answers.request import Item, Result
-from r3_openrlhf.rewards.answers.spelling import UNEVALUATED, align
-from r3_openrlhf.rewards.answers.units import asked_unit, unit_of
-from r3_openrlhf.rewards.answers.values import is_too_large
+from r3_openrlhf.rewards.answers.text.parts import OR, same_list
+from r3_openrlhf.rewards.answers.text.patterns import table
 
 _NUMBER = re.compile(r"[0-9]+(?:[.,][0-9]+)*")
 # signs at the end after which something is missing: 7\cdots, 7'', 7+; not the dots of 0.333...
@@ -238,6 +239,10 @@ def _grade_formula(answer: FinalAnswer, golds: list[str], problem: str) -> Resul
 
 def _grade_guess(answer: FinalAnswer, golds: list[str], problem: str) -> Result:
     """Grade the last formula of a text that marks no answer."""
+    said = number_at_the_end(answer)
+    decided = None if said is None else _decide_number(said, answer, golds, problem)
+    if decided is not None:
+        return decided
     if is_too_complex(answer.text, golds):
         return _wrong("too_large", answer.text)
     readings = parse_in_text(answer.text)
@@ -258,6 +263,19 @@ def _grade_guess(answer: FinalAnswer, golds: list[str], problem: str) -> Result:
             side = unified(_side_of_value(extracted, gold))
             return _in_its_form(side, gold, problem, extracted)
     return _wrong("wrong", extracted)
+
+
+def _decide_number(
+    said: str, answer: FinalAnswer, golds: list[str], problem: str
+) -> Result | None:
+    """Grade the number at the end of a text; None: a formula has to be parsed for it."""
+    decisions = [decide(said, gold) for gold in golds]
+    if True not in decisions:
+        return None if None in decisions else _wrong("wrong", said)
+    reason = why_no_guess(said, answer)
+    if reason:
+        return _wrong(reason, said)
+    return _in_its_form(said, golds[decisions.index(True)], problem, said)
 
 
 def _refuse_large(readings: list, golds: list[str], extracted: str) -> Result | None:

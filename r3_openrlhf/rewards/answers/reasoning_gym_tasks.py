@@ -17,14 +17,14 @@ from reasoning_gym.factory import DATASETS
 
 from r3_openrlhf.config.answer_tasks import REFUSED_DATA_SETS
 from r3_openrlhf.rewards.answers.exact import short_answer
-from r3_openrlhf.rewards.answers.request import Item, Result
-from r3_openrlhf.rewards.answers.safe_expressions import (
+from r3_openrlhf.rewards.answers.formulas.safe_expressions import (
     integer_value,
     literal,
     parse_expression,
     replace_in_sympy,
 )
-from r3_openrlhf.rewards.answers.scorer_guards import is_too_long_to_score, passes
+from r3_openrlhf.rewards.answers.guards.scorer_guards import is_too_long_to_score, passes
+from r3_openrlhf.rewards.answers.request import Item, Result
 
 MAX_ANSWER_CHARS = 20_000
 _FRAME = re.compile(

@@ -4,10 +4,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from r3_openrlhf.config.no_answer import says_no_answer
-from r3_openrlhf.rewards.answers.extraction import last_statement
 from r3_openrlhf.rewards.answers.kinds import kind_of
 from r3_openrlhf.rewards.answers.kinds.prose import IN_MATH
-from r3_openrlhf.rewards.answers.marks import boxed_answer, tagged_answer
+from r3_openrlhf.rewards.answers.reading.scanner import (
+    boxed_answer,
+    last_statement,
+    tagged_answer,
+)
 
 
 @dataclass(frozen=True, slots=True)

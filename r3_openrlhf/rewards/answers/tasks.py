@@ -3,12 +3,12 @@
 import importlib
 from fractions import Fraction
 
-from r3_openrlhf.rewards.answers import comparison
-from r3_openrlhf.rewards.answers.extraction import final_answer
+from r3_openrlhf.rewards.answers.amounts import comparison
+from r3_openrlhf.rewards.answers.formulas.spelling import unify
 from r3_openrlhf.rewards.answers.kinds import is_right
 from r3_openrlhf.rewards.answers.kinds.words import word_f1
+from r3_openrlhf.rewards.answers.reading.extraction import final_answer
 from r3_openrlhf.rewards.answers.request import Item, Result
-from r3_openrlhf.rewards.answers.spelling import unify
 
 
 def of_kind(item: Item) -> Result:

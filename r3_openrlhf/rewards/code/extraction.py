@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from r3_openrlhf.rewards.answers.extraction import after_thinking
+from r3_openrlhf.rewards.answers.reading.scanner import after_thinking
 
 _FENCE = re.compile(r"^([ \t]{0,12})(`{3,20}|~{3,20})[ \t]*([^\n`]{0,200})$", re.MULTILINE)
 # how a block names its language, where that is not the word of the table

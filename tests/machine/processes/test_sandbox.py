@@ -127,7 +127,7 @@ def test_what_is_missing_is_a_warning_at_the_first_item(monkeypatch, caplog):
 def test_code_from_strings_is_noticed(tmp_path):
     code = """
 from sympy import simplify, symbols
-from r3_openrlhf.rewards.answers.safe_expressions import replace_in_sympy
+from r3_openrlhf.rewards.answers.formulas.safe_expressions import replace_in_sympy
 replace_in_sympy()
 watch_for_code()
 refused(lambda: eval('1 + 1'))

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from r3_openrlhf.rewards.answers.arithmetic import exact_value
-from r3_openrlhf.rewards.answers.comparison import compare_cheaply, normalise
-from r3_openrlhf.rewards.answers.units import split_unit
+from r3_openrlhf.rewards.answers.amounts.comparison import compare_cheaply, normalise
+from r3_openrlhf.rewards.answers.amounts.units import split_unit
+from r3_openrlhf.rewards.answers.text.arithmetic import exact_value
 from tests.tables import tables_beside
 
 TABLES = tables_beside(__file__)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from r3_openrlhf.rewards.answers.extraction import after_thinking, final_answer
-from r3_openrlhf.rewards.answers.marks import boxed_answer
+from r3_openrlhf.rewards.answers.reading.extraction import final_answer
+from r3_openrlhf.rewards.answers.reading.scanner import after_thinking, boxed_answer
 from tests.tables import tables_beside
 
 TABLES = tables_beside(__file__)

@@ -12,7 +12,7 @@ from reasoning_gym.factory import DATASETS
 
 from r3_openrlhf.config.answer_tasks import REFUSED_DATA_SETS
 from r3_openrlhf.evaluation.attacks.generate import TEXTS
-from r3_openrlhf.rewards.answers.scorer_guards import GUARDED_DATA_SETS, passes
+from r3_openrlhf.rewards.answers.guards.scorer_guards import GUARDED_DATA_SETS, passes
 from tests.tables import tables_beside
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))

@@ -2,15 +2,17 @@
 
 import pytest
 
-from r3_openrlhf.rewards.answers import spelling
+from r3_openrlhf.rewards.answers.formulas import spelling
+from tests.tables import tables_beside
 
-RULES = list(zip(spelling._TABLE["rules"], spelling._REWRITES, strict=True))
+TABLES = tables_beside(__file__)
+RULES = list(zip(TABLES["examples"], spelling._REWRITES, strict=True))
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule[0][0])
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule[0])
 def test_a_rule_does_what_its_example_says(rule):
-    described, (_, pattern, replacement) = rule
-    before, _, after = described[0].partition(" => ")
+    example, (pattern, replacement) = rule
+    before, _, after = example.partition(" => ")
     assert pattern.sub(replacement, before) == after
 
 

@@ -13,7 +13,7 @@ from tests.rewards.graders import request
 from tests.tables import tables_beside
 
 CHARS = 100_000
-DEADLINE_S = 3.0  # of processor time, which the pool counts; the texts take less than a third
+DEADLINE_S = 1.0  # of processor time, which the pool counts; the texts take less than half
 TEXTS_AT_ONCE = 20
 KNOWN = [
     "\n" * 700,
@@ -21,6 +21,8 @@ KNOWN = [
     "=" * 30_000,
     "The answer is " + "1" * 80_000 + ".",
     "$1$ " * 40_000,
+    "box " * 20_000 + "\nQuestion:\n" * 2_000,
+    "\\boxed{1} " * 8_000 + "\nQuestion: is it 1?\n" * 1_000,
 ]
 MADE_OF = tables_beside(__file__)
 

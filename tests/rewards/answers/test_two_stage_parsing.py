@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 import sympy
 
-from r3_openrlhf.rewards.answers import two_stage_parsing
-from r3_openrlhf.rewards.answers.algebra import _parse_bare, parse_latex_cached
-from r3_openrlhf.rewards.answers.spelling import unify
+from r3_openrlhf.rewards.answers.formulas import two_stage_parsing
+from r3_openrlhf.rewards.answers.formulas.algebra import _parse_bare, parse_latex_cached
+from r3_openrlhf.rewards.answers.formulas.spelling import unify
 
 
 def test_both_read_the_same():

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from r3_openrlhf.rewards.answers.marks import ALTERNATIVE
+from r3_openrlhf.rewards.answers.reading.scanner import ALTERNATIVE
 
 DENIES = re.compile(
     r"(?i)\b(?:not|never|cannot|neither|nicht|pas|(?:could|might|may) (?:also )?be)\b(?! (?:only|just)\b)|n['’]t\b"

@@ -3,10 +3,10 @@
 import re
 from dataclasses import replace
 
-from r3_openrlhf.rewards.answers.comparison import Number, number, numbers_agree
+from r3_openrlhf.rewards.answers.amounts.comparison import Number, number, numbers_agree
 from r3_openrlhf.rewards.answers.kinds import Kind
-from r3_openrlhf.rewards.answers.patterns import phrases
-from r3_openrlhf.rewards.answers.plain import plain
+from r3_openrlhf.rewards.answers.text.patterns import phrases
+from r3_openrlhf.rewards.answers.text.plain import plain
 
 _AMOUNT = r"(?:\\?[$€£¥] ?)?\d[\d.,]{0,30}(?:/\d{1,9})?(?: ?\\?%)?(?: ?[^\W\d_]{1,15})?"
 _LINK = r" ?(?:-{1,3}|–|—|~|～|\bto\b|至|到) ?"

@@ -3,8 +3,8 @@
 import re
 
 from r3_openrlhf.rewards.answers.kinds import Kind
-from r3_openrlhf.rewards.answers.number_words import value_in_words
-from r3_openrlhf.rewards.answers.plain import plain
+from r3_openrlhf.rewards.answers.text.number_words import value_in_words
+from r3_openrlhf.rewards.answers.text.plain import plain
 
 Numeral = tuple[str, int | None]  # digits, base
 

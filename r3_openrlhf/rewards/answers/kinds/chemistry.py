@@ -3,8 +3,8 @@ r"""Chemical formulas and reactions: "H_2O", "\ce{H2O}", "SO4^{2-}", "2H2 + O2 -
 import re
 
 from r3_openrlhf.rewards.answers.kinds import Kind
-from r3_openrlhf.rewards.answers.patterns import phrases, table
-from r3_openrlhf.rewards.answers.plain import plain
+from r3_openrlhf.rewards.answers.text.patterns import phrases, table
+from r3_openrlhf.rewards.answers.text.plain import plain
 
 # Co before C and O; the first letters are longer first
 _ELEMENT = "|".join(

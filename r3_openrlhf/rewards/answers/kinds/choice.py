@@ -4,8 +4,8 @@ import re
 from functools import lru_cache
 
 from r3_openrlhf.rewards.answers.kinds import DENIES, Kind
-from r3_openrlhf.rewards.answers.patterns import phrases
-from r3_openrlhf.rewards.answers.plain import TEXT_COMMAND, normal_words, plain
+from r3_openrlhf.rewards.answers.text.patterns import phrases
+from r3_openrlhf.rewards.answers.text.plain import TEXT_COMMAND, normal_words, plain
 
 _SAYS = phrases("choice")
 _LETTERS = "ABCDEFGHIJ"

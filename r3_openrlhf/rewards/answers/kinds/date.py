@@ -4,8 +4,8 @@ import datetime
 import re
 
 from r3_openrlhf.rewards.answers.kinds import Kind
-from r3_openrlhf.rewards.answers.patterns import phrases, table
-from r3_openrlhf.rewards.answers.plain import plain
+from r3_openrlhf.rewards.answers.text.patterns import phrases, table
+from r3_openrlhf.rewards.answers.text.plain import plain
 
 Date = tuple[int | None, int, int]  # year, month, day
 

@@ -3,8 +3,8 @@
 import re
 
 from r3_openrlhf.rewards.answers.kinds import SUBJECT, Kind, subject_left_out
-from r3_openrlhf.rewards.answers.parts import split_parts
-from r3_openrlhf.rewards.answers.plain import plain
+from r3_openrlhf.rewards.answers.text.parts import split_parts
+from r3_openrlhf.rewards.answers.text.plain import plain
 
 _LABEL = re.compile(
     r"(?:^|(?<=[\s,;.]))(?<!\d\.)(?:part )?(?:\(([a-h]|i{1,3}|iv|v|[1-9])\)|([a-h]|i{1,3}|iv|v|[1-9])[).:](?!\d))\s*=?\s*",
@@ -64,7 +64,7 @@ def _value_of(text: str) -> str:
 
 def _same(said: dict[str, str], wanted: dict[str, str]) -> bool:
     # math-verify, which no reader needs
-    from r3_openrlhf.rewards.answers.algebra import equal_texts
+    from r3_openrlhf.rewards.answers.formulas.algebra import equal_texts
 
     if "0" in said and len(said) == len(wanted):  # without labels: in order
         said = dict(zip(wanted, said.values(), strict=True))

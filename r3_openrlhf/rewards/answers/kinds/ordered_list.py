@@ -3,9 +3,9 @@
 import re
 
 from r3_openrlhf.rewards.answers.kinds import DENIES, Kind, subject_left_out
-from r3_openrlhf.rewards.answers.parts import split_parts, without_head
-from r3_openrlhf.rewards.answers.patterns import phrases
-from r3_openrlhf.rewards.answers.plain import TEXT_COMMAND, plain
+from r3_openrlhf.rewards.answers.text.parts import split_parts, without_head
+from r3_openrlhf.rewards.answers.text.patterns import phrases
+from r3_openrlhf.rewards.answers.text.plain import TEXT_COMMAND, plain
 
 _ORDER = phrases("order")
 _CHAIN = re.compile(r"\s*(?:<|>|\\(?:lt|gt|le|ge|leq|geq)(?![a-zA-Z])|≤|≥)\s*")
@@ -53,7 +53,7 @@ def _recognise(reference: str, problem: str) -> bool:
 
 def _same(said: list[str], wanted: list[str]) -> bool:
     # math-verify, which no reader needs
-    from r3_openrlhf.rewards.answers.algebra import (
+    from r3_openrlhf.rewards.answers.formulas.algebra import (
         equal_texts,
     )
 

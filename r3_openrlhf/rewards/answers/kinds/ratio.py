@@ -3,10 +3,10 @@
 import re
 from fractions import Fraction
 
-from r3_openrlhf.rewards.answers.arithmetic import exact_value
 from r3_openrlhf.rewards.answers.kinds import Kind
-from r3_openrlhf.rewards.answers.patterns import phrases
-from r3_openrlhf.rewards.answers.plain import plain
+from r3_openrlhf.rewards.answers.text.arithmetic import exact_value
+from r3_openrlhf.rewards.answers.text.patterns import phrases
+from r3_openrlhf.rewards.answers.text.plain import plain
 
 # shares of the whole; the parts, where they may not be reduced
 Ratio = tuple[list[Fraction], list[Fraction]]

@@ -2,10 +2,10 @@ r"""Residue classes: "x \equiv 3 \pmod{10}", "x = 10k + 3" for a free integer k,
 
 import re
 
-from r3_openrlhf.rewards.answers.arithmetic import exact_value
 from r3_openrlhf.rewards.answers.kinds import Kind
-from r3_openrlhf.rewards.answers.patterns import phrases
-from r3_openrlhf.rewards.answers.plain import plain
+from r3_openrlhf.rewards.answers.text.arithmetic import exact_value
+from r3_openrlhf.rewards.answers.text.patterns import phrases
+from r3_openrlhf.rewards.answers.text.plain import plain
 
 # the name of the number, if it is said, modulus, classes
 Residue = tuple[str, int, frozenset[int]]

@@ -3,8 +3,8 @@
 import re
 
 from r3_openrlhf.rewards.answers.kinds import Kind
-from r3_openrlhf.rewards.answers.patterns import phrases
-from r3_openrlhf.rewards.answers.plain import plain
+from r3_openrlhf.rewards.answers.text.patterns import phrases
+from r3_openrlhf.rewards.answers.text.plain import plain
 
 _PAIR = r"\d{1,3} ?(?:-|:|to) ?\d{1,3}"
 _SCORE = re.compile(

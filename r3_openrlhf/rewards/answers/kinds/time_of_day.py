@@ -3,9 +3,9 @@
 import re
 
 from r3_openrlhf.rewards.answers.kinds import Kind
-from r3_openrlhf.rewards.answers.number_words import value_in_words
-from r3_openrlhf.rewards.answers.patterns import phrases
-from r3_openrlhf.rewards.answers.plain import plain
+from r3_openrlhf.rewards.answers.text.number_words import value_in_words
+from r3_openrlhf.rewards.answers.text.patterns import phrases
+from r3_openrlhf.rewards.answers.text.plain import plain
 
 # seconds since noon or midnight; which half of the day: "a", "p", or "" if that is not said
 Time = tuple[int, str]

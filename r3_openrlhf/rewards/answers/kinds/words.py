@@ -3,9 +3,9 @@ r"""Words: "east", "\text{the function is even}", "Evelyn"; articles, case and p
 import re
 
 from r3_openrlhf.rewards.answers.kinds import Kind, last_sentence
-from r3_openrlhf.rewards.answers.number_words import value_in_words
-from r3_openrlhf.rewards.answers.patterns import phrases, table
-from r3_openrlhf.rewards.answers.plain import normal_words, plain
+from r3_openrlhf.rewards.answers.text.number_words import value_in_words
+from r3_openrlhf.rewards.answers.text.patterns import phrases, table
+from r3_openrlhf.rewards.answers.text.plain import normal_words, plain
 
 _LETTERS = re.compile(r"(?=.*[a-z])[^\W\d_]+(?:[ '’.-]+[^\W\d_]+)*")
 _SAYS = phrases("words_of_formulas")

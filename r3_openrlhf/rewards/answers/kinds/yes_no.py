@@ -3,8 +3,8 @@
 import re
 
 from r3_openrlhf.rewards.answers.kinds import Kind, last_sentence
-from r3_openrlhf.rewards.answers.patterns import phrases
-from r3_openrlhf.rewards.answers.plain import plain
+from r3_openrlhf.rewards.answers.text.patterns import phrases
+from r3_openrlhf.rewards.answers.text.plain import plain
 
 _YES = frozenset(
     ["yes", "true", "correct", "yeah", "sí", "si", "oui", "ja", "да", "sim", "是", "对", "正确"]

@@ -17,7 +17,7 @@ from sympy.core.relational import Relational
 from sympy.matrices import MatrixBase
 from sympy.matrices.expressions import MatrixExpr
 
-from r3_openrlhf.rewards.answers.parts import match
+from r3_openrlhf.rewards.answers.text.parts import match
 
 MAX_NODES = 2_000
 MAX_LEVELS = 100  # of nodes within nodes

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import sympy
 from sympy.parsing import sympy_parser
 
-from r3_openrlhf.rewards.answers.arithmetic import evaluate
+from r3_openrlhf.rewards.answers.text.arithmetic import evaluate
 
 MAX_CHARS = 2000
 _MAX_BITS = 20_000

@@ -8,14 +8,14 @@ import unicodedata
 from collections.abc import Callable
 from functools import partial
 
-from r3_openrlhf.rewards.answers.comparison import number, numbers_agree
-from r3_openrlhf.rewards.answers.extraction import FULL_WIDTH
-from r3_openrlhf.rewards.answers.number_words import value_in_words
-from r3_openrlhf.rewards.answers.parts import OR, top_level, without_head
-from r3_openrlhf.rewards.answers.patterns import compiled, table
-from r3_openrlhf.rewards.answers.plain import in_ascii_signs, in_english
-from r3_openrlhf.rewards.answers.real_sets import condition
-from r3_openrlhf.rewards.answers.units import in_one_unit, split_unit, unit_of
+from r3_openrlhf.rewards.answers.amounts.comparison import number, numbers_agree
+from r3_openrlhf.rewards.answers.amounts.units import in_one_unit, split_unit, unit_of
+from r3_openrlhf.rewards.answers.formulas.real_sets import condition
+from r3_openrlhf.rewards.answers.reading.scanner import FULL_WIDTH
+from r3_openrlhf.rewards.answers.text.number_words import value_in_words
+from r3_openrlhf.rewards.answers.text.parts import OR, top_level, without_head
+from r3_openrlhf.rewards.answers.text.patterns import compiled, table
+from r3_openrlhf.rewards.answers.text.plain import in_ascii_signs, in_english
 
 _TABLE = table("spelling.toml")
 _compiled = partial(compiled, pieces=_TABLE["pieces"])
@@ -92,10 +92,9 @@ _BY: dict[str, Callable[[re.Match], str]] = {
     "relation": _relation,
     "amount": _said_amount,
 }
-# what has to be there, pattern, replacement
 _REWRITES = [
-    (needs or [""], _compiled(pattern), _BY[new[3:]] if new.startswith("by ") else new)
-    for _, pattern, new, *needs in _TABLE["rules"]
+    (_compiled(pattern), _BY[new[3:]] if new.startswith("by ") else new)
+    for pattern, new in _TABLE["rules"]
 ]
 _LEAD = _compiled(r"\s*<TEXT>([^{}]*)\}<GAP>(?:(=)(?!.*=)|[:=])?<GAP>(?=[-+.\d\\$(\[{a-zA-Z])")
 _SAYS_NOTHING = _compiled("|".join(_TABLE["leads"]["says_nothing"]), flags=re.IGNORECASE)
@@ -144,11 +143,8 @@ def unify(answer: str) -> str:
         if (value := value_in_words(text)) is not None:
             return str(value)
     text = _without_lead(text)
-    for needs, pattern, replacement in _REWRITES:
-        for needed in needs:
-            if needed in text:
-                text = pattern.sub(replacement, text)
-                break
+    for pattern, replacement in _REWRITES:
+        text = pattern.sub(replacement, text)
     text = _coordinates(text) or _FONT.sub(r"\1", _FONT.sub(r"\1", text))
     return _both_signs(_computed(_once(_system(_without_inner_dollars(text)))))
 
@@ -281,7 +277,7 @@ def _beside(text: str, other: str) -> str:
     if other.startswith("\\mathbb") or _FORMS["matrix"].match(other):
         text = _as_matrix(without_head(text), other)
     for pattern, is_beside, replacement in _BESIDE:
-        if is_beside.search(other):
+        if pattern.may_match(text) and is_beside.search(other):
             text = pattern.sub(replacement, text).strip() or text
     if "\\ldots" in other and (steps := _progression(text)) and steps == _progression(other):
         return "{},{},\\ldots,{}".format(*steps)

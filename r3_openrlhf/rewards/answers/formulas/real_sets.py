@@ -21,10 +21,9 @@ from sympy import (
     oo,
 )
 
-from r3_openrlhf.rewards.answers.comparison import number
-from r3_openrlhf.rewards.answers.extraction import nesting_depth
-from r3_openrlhf.rewards.answers.parts import top_level
-from r3_openrlhf.rewards.answers.values import mp, real_value
+from r3_openrlhf.rewards.answers.amounts.comparison import number
+from r3_openrlhf.rewards.answers.formulas.values import mp, real_value
+from r3_openrlhf.rewards.answers.text.parts import nesting_depth, top_level
 
 MAX_PIECES = 12
 MAX_END_CHARS, MAX_END_DEPTH = 80, 4

@@ -14,12 +14,12 @@ from functools import lru_cache
 from math import gcd
 from typing import NamedTuple
 
-from r3_openrlhf.rewards.answers.comparison import Number, normalise, number
-from r3_openrlhf.rewards.answers.parts import COMMA_OF_THOUSANDS, without_head
-from r3_openrlhf.rewards.answers.patterns import phrases
-from r3_openrlhf.rewards.answers.real_sets import condition
-from r3_openrlhf.rewards.answers.spelling import unify
-from r3_openrlhf.rewards.answers.units import unit_of
+from r3_openrlhf.rewards.answers.amounts.comparison import Number, normalise, number
+from r3_openrlhf.rewards.answers.amounts.units import unit_of
+from r3_openrlhf.rewards.answers.formulas.real_sets import condition
+from r3_openrlhf.rewards.answers.formulas.spelling import unify
+from r3_openrlhf.rewards.answers.text.parts import COMMA_OF_THOUSANDS, without_head
+from r3_openrlhf.rewards.answers.text.patterns import phrases
 
 MAX_FORMULAS = 60  # of a problem; the first ones
 MIN_COPIED_SIZE = 2  # of one that is the whole answer
@@ -90,6 +90,7 @@ _FRACTION = re.compile(
     r"[-+]?\s*(?:\\frac\s*\{\s*([-+]?\d+)\s*\}\s*\{\s*(\d+)\s*\}|(\d+)\s*/\s*(\d+))"
 )
 _SAYS = phrases("form")
+_LAST_LETTER = re.compile(r"(?<=\d)[a-zA-Z]$")
 _A_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _SAID_POWERS = {
     "2": re.compile(r"\bsquare", re.IGNORECASE),
@@ -546,3 +547,13 @@ def _formula(text: str) -> Formula:
     return Formula(
         text, _NO_SIGN.sub("", _SIMPLE_FRACTION.sub(r"\\frac{\1}{\2}", text)), Counter(signs)
     )
+
+
+def with_factors(text: str, problem: str) -> str:
+    r"""6m as 6 \cdot m, where the problem has a variable m: it is no unit."""
+    letter = _LAST_LETTER.search(text)
+    if letter is None or not any(
+        formula.size > 2 and formula.signs[letter[0]] for formula in formulas(problem)
+    ):
+        return text
+    return rf"{text[: letter.start()]} \cdot {letter[0]}"

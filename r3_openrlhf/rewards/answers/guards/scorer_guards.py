@@ -12,9 +12,9 @@ from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from functools import partial
 
-from r3_openrlhf.rewards.answers.arithmetic import exact_value
 from r3_openrlhf.rewards.answers.kinds import json_text
-from r3_openrlhf.rewards.answers.patterns import phrases
+from r3_openrlhf.rewards.answers.text.arithmetic import exact_value
+from r3_openrlhf.rewards.answers.text.patterns import phrases
 
 _NOT_FINITE = re.compile(r"(?i)(?<![a-z])(?:nan|inf|infinity)(?![a-z])")
 _REAL = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,2})?"

@@ -1,14 +1,12 @@
 """Cheap comparisons of two answers: text, exact numbers, elements. Linear time, no library."""
 
+import math
 import re
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 
-from r3_openrlhf.rewards.answers.arithmetic import exact_value, stated_precision
-from r3_openrlhf.rewards.answers.parts import AND_OR
-from r3_openrlhf.rewards.answers.plain import TEXT_COMMAND
-from r3_openrlhf.rewards.answers.units import (
+from r3_openrlhf.rewards.answers.amounts.units import (
     A_RATE,
     conversion,
     count_of,
@@ -16,12 +14,22 @@ from r3_openrlhf.rewards.answers.units import (
     split_unit,
     unit_of,
 )
+from r3_openrlhf.rewards.answers.text.arithmetic import (
+    exact_value,
+    rough_value,
+    stated_precision,
+)
+from r3_openrlhf.rewards.answers.text.parts import AND_OR
+from r3_openrlhf.rewards.answers.text.plain import TEXT_COMMAND
 
 MIN_DIGITS = 4  # a rounded decimal needs so many significant digits to stand for an exact value
 FLOAT_DIGITS = 12  # so many are the result of a computation with floating-point numbers,
 FLOAT_ERROR = Fraction(1, 10**11)  # which is off by less than this, relatively
 MIN_DIGITS_OF_SMALL = 3  # of a number such as 0.0909, with as many decimals as MIN_DIGITS
+MOST_DIFFERENCE = 0.02  # of two numbers that may still be one: far more than any rounding
 
+_HAS_FREE_LETTER = re.compile(r"(?:^|[({+-])\s*[a-df-hj-zA-Z]\s*[-+]")
+_RELATES = re.compile(r"[=<>,;:|]|\\(?!frac|sqrt|cdot|times|left|right)[a-zA-Z]+")
 _PLAIN_INTEGER = re.compile(r"[1-9][0-9]{0,14}")
 _FRAC_NAMES = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
 _FRAC_DIGITS = re.compile(r"\\frac\s*(\d)\s*(\d)(?!\d)")
@@ -277,7 +285,26 @@ def compare_cheaply(answer: str, reference: str) -> bool | None:
         )
     if _is_decimal_comma(answer, right) or _is_decimal_comma(reference, left, min_decimals=2):
         return True
+    if _clearly_differ(answer, reference):
+        return False
     return _compare_names(left, right)
+
+
+def _clearly_differ(answer: str, reference: str) -> bool:
+    """Tell whether a number with roots or pi stands against a formula with letters, or against another one
+    that no rounding or percent sign can make equal."""
+    b = rough_value(reference)
+    if b is None:
+        return False
+    if _HAS_FREE_LETTER.search(answer) and _RELATES.search(answer) is None:
+        return True  # (a+5)(b+2) for 12
+    a = rough_value(answer)
+    if a is None:
+        return False
+    return not any(
+        math.isclose(a * factor, b, rel_tol=MOST_DIFFERENCE, abs_tol=MOST_DIFFERENCE)
+        for factor in (1, 100, 0.01)
+    )
 
 
 def _compare_meanings(answer: str, reference: str) -> bool | None:

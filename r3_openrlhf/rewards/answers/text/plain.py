@@ -3,8 +3,8 @@
 import re
 import unicodedata
 
-from r3_openrlhf.rewards.answers.number_words import with_scales_computed
-from r3_openrlhf.rewards.answers.patterns import phrases
+from r3_openrlhf.rewards.answers.text.number_words import with_scales_computed
+from r3_openrlhf.rewards.answers.text.patterns import phrases
 
 TEXT_COMMAND = re.compile(
     r"\\(?:text|mbox|textbf|textit|textrm|textnormal|mathrm|mathbf)\s*\{([^{}]*)\}"
@@ -45,9 +45,12 @@ _CHINESE_TEXT = re.compile(
 )
 
 
+CHINESE = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uff00-\uffef]+")  # and Japanese
+
+
 def in_english(text: str) -> str:
     """Write amounts and connectives of Chinese as in English: "3, 4" of 3、4, "32000元" of 3.2万元."""
-    if text.isascii():
+    if text.isascii() or CHINESE.search(text) is None:
         return text
     text = with_scales_computed(_CHINESE_TEXT.sub(r"\1", text))
     for pattern, sign in _CONNECTIVES:

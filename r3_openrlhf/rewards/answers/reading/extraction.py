@@ -1,60 +1,46 @@
-"""The final answer of a response, which is hostile text of any length.
+"""The final answer of a response, which is hostile text of any length: one of its marks (scanner.py), or its end.
 
-Over all of it run only patterns that are linear. The others run over windows: the last STATEMENT_CHARS of a text, and the last
-LINE_CHARS of its last line; no run of white space is longer than MAX_BLANKS there."""
+Over all of the text run only the scanner's searches for signs. The patterns of this file run over windows: the last
+STATEMENT_CHARS of a text, and the last LINE_CHARS of its last line."""
 
-import json
 import re
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import groupby
 
-from r3_openrlhf.rewards.answers.comparison import number
-from r3_openrlhf.rewards.answers.marks import (
+from r3_openrlhf.rewards.answers.amounts.comparison import number
+from r3_openrlhf.rewards.answers.amounts.units import unit_of
+from r3_openrlhf.rewards.answers.reading.scanner import (
     ALTERNATIVE,
     BOX,
+    CHARS_BEHIND_THE_LAST,
+    SENTENCE_BEGINS,
+    STATEMENT_CHARS,
+    answer_of_json,
+    answer_part,
     boxed_answer,
+    end_of_last_tag,
     end_of_what_is_withdrawn,
+    has_box_behind,
+    last_line,
+    last_statement,
+    line_behind_hashes,
+    may_state,
+    place_of_last_box,
     tagged_answer,
     without_blanks,
 )
-from r3_openrlhf.rewards.answers.number_words import is_number_word, value_in_words
-from r3_openrlhf.rewards.answers.patterns import phrases
-from r3_openrlhf.rewards.answers.plain import in_english
-from r3_openrlhf.rewards.answers.units import unit_of
+from r3_openrlhf.rewards.answers.text.arithmetic import rough_value
+from r3_openrlhf.rewards.answers.text.number_words import is_number_word, value_in_words
+from r3_openrlhf.rewards.answers.text.patterns import phrases
+from r3_openrlhf.rewards.answers.text.plain import CHINESE, in_english
 
 MAX_ANSWER_CHARS = 1000  # a final answer longer than this is compared as text only
 TAIL_CHARS = 1000  # without a box, the answer is looked for in the end of the response
 CHARS_BEFORE_A_GUESS = 60  # in the same clause
-STATEMENT_CHARS = 4000  # and "the answer is ..." in this much of it
 LINE_CHARS = 400  # of a last line that is longer, its end
-MAX_BLANKS = 16  # in a row
-MAX_QUESTIONS = 32  # the first of those that may be made up
 
 _STATEMENT, _STATED, _GUESS = map(phrases, ("statement", "stated", "guess"))
-# Without one of these an ASCII text has no statement: most have none, and this is cheap.
-_WORDS_OF_STATEMENTS = [
-    "answer",
-    "wait",
-    "correct ",
-    "choose",
-    "select",
-    "pick",
-    "respuesta",
-    "resposta",
-    "antwort",
-    "risposta",
-]
 _WORDS_OF_REASONS = ("since", "because", "which", " but ", " it", " (")
-OPEN_THINKING = "<think>"
-_MARKS = phrases("marks")
-THINKING_MARK = _MARKS["thinking"]
-TOKEN_OF_A_MARK = _MARKS["token"]
-_ANSWER_KEYS = frozenset(
-    ["answer", "final_answer", "result", "solution", "correct_answer", "choice", "response"]
-)
-_SHORT_ANSWER = re.compile(r"[^\n]{0,200}\d[^\n]{0,200}\s*|\s*[\w-]+(?: [\w-]+){0,3} ?[.!]?\s*")
-_LONG_BLANK = re.compile(rf"\s{{{MAX_BLANKS + 1},}}")
-_QUESTION_ENDS = re.compile(r"\n\s*\n|\b(?:answer|solution|assistant)\s*[:.]", re.IGNORECASE)
 _TEMPLATES = {  # what a sentence states, in this order
     "hedged": r"\text{{{hedged}}}",
     "choice": "{letter}",
@@ -64,8 +50,6 @@ _TEMPLATES = {  # what a sentence states, in this order
     "formula": "{formula}",
 }
 _BLOCK = re.compile(r"```\w*\n([^\n`]+)\n```\s*$")
-_LONG_WORD = re.compile(r"[^\W_]{3,}|\d+")
-_SENTENCE_BEGINS = re.compile(r"(?:[.!?]\s+|。\s*)(?=[A-Z\d$])|\n\s*")
 _IS_SENTENCE = re.compile(r"[a-z] (?:is|are|was|were|equals|has|have|had) .*\d")
 _OPENS_MATH = re.compile(
     r"(?:\$|\\\()(?:[^$a-zA-Z\n\\]|\\[a-zA-Z]+|\\[,;:! ]|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z]))*$"
@@ -93,11 +77,11 @@ _ASKS = re.compile(r"\d[^.!?\n]*[?？][\s*_]*$")  # "Is the answer 7?"
 _MEASURED = re.compile(
     r"\$(?:[^$=\n]{0,80}=)?([^$=\n]{1,60}\\(?:text|mathrm)\{[^$=\n]{1,40})\$[.\s*]*$"
 )
+# behind words or a colon, and before words
+_NUMBER_AT_THE_END = re.compile(
+    r"(?:^|\n|(?<=[a-zA-Z][a-zA-Z:])\s)\$?(?P<number>-?\d{1,12}(?:,\d{3})*(?:\.\d{1,12})?)(?:\s[a-zA-Z ,'-]*)?[.!*]*\s*$"
+)
 _LAST_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?=\D*$)")
-_HEADING = re.compile(r"[\s*_]*(?:\d+[.):]\s*)?[A-Za-z]{3,}")
-_FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff5b\uff5d]")
-# the signs of ASCII, as wide as a Chinese one
-FULL_WIDTH = {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
 # broken off
 _UNFINISHED = (
     "^",
@@ -115,7 +99,6 @@ _UNFINISHED = (
     ">",
     "&",
 )
-_CJK = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uff00-\uffef]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,44 +124,43 @@ def final_answer(response: str, *, truncated: bool, problem: str = "") -> FinalA
     behind = end_of_what_is_withdrawn(text)
     text = without_blanks(text[behind:])
     boxed = boxed_answer(text, fills=BOX.search(problem) is not None)
-    boxed = _with_what_follows(boxed, text, problem) if boxed else None
-    marked = _after_marker(text)
-    if (
-        boxed
-        and not marked
-        and not _STATEMENT["may_follow"].search(text, max(0, len(text) - STATEMENT_CHARS))
-    ):
-        return FinalAnswer(boxed, exact=True)
-    statement = last_statement(text)
-    if boxed and not (statement and _overrides_a_box(text, statement[0])):
-        behind_boxes = marked is not None and BOX.search(text, marked[0]) is None
-        return FinalAnswer(marked[1] if marked and behind_boxes else boxed, exact=True)
-    if tagged := tagged_answer(text):
-        return FinalAnswer(_with_what_follows(tagged, text, problem), exact=True)
-    if marked:
-        return FinalAnswer(marked[1], exact=True)
-    if noted := _in_json(text):
-        return noted
+    is_last = boxed is not None and not may_state(text, place_of_last_box(text))
+    statement = None if is_last else last_statement(text)
+    marked = _marked(text, problem, boxed, statement)
+    if marked is not None:
+        return FinalAnswer(marked, exact=True)
     if truncated or behind is not None and statement is None:
-        return FinalAnswer(boxed, exact=True) if boxed else None
+        return (
+            FinalAnswer(with_what_follows(boxed, text, problem), exact=True) if boxed else None
+        )
     return _guess(text, statement[1] if statement else None)
 
 
-def _with_what_follows(marked: str, text: str, problem: str) -> str:
+def _marked(
+    text: str, problem: str, boxed: str | None, statement: tuple[int, str] | None
+) -> str | None:
+    """Return what the mark of the highest rank holds: a box, or "####" after it; a tag; "####"; a JSON text."""
+    line = line_behind_hashes(text)
+    if boxed and not (statement and _overrides_a_box(text, statement[0])):
+        if line and not has_box_behind(text, line[0]):
+            return line[1]
+        return with_what_follows(boxed, text, problem)
+    tagged = tagged_answer(text)
+    if tagged:
+        return with_what_follows(tagged, text, problem)
+    return line[1] if line else answer_of_json(text)
+
+
+def with_what_follows(marked: str, text: str, problem: str) -> str:
     r"""Add the scale, percent sign or unit that follows the last mark: 8\text{ cm} of "$\boxed{8}$ cm"."""
     if len(marked) > MAX_ANSWER_CHARS:
         return marked
-    offered = _STATED["offered"].search(text, text.rfind(marked) + len(marked))
-    if offered and BOX.search(text, offered.start()) is None:
+    behind = max(text.rfind(marked) + len(marked), len(text) - CHARS_BEHIND_THE_LAST)
+    offered = _STATED["offered"].search(text, behind)
+    if offered and not has_box_behind(text, offered.start()):
         return marked + ALTERNATIVE + offered["other"]
-    every = list(_STATED["scaled"].finditer(text))
-    said = every[-1] if every else None
-    if (
-        said is None
-        or BOX.search(text, said.end())
-        or number(marked) is None
-        or unit_of(marked)
-    ):
+    said = _said_of_the_last_mark(text)
+    if said is None or number(marked) is None or unit_of(marked):
         return marked
     if said["scale"] and said["scale"].lower() in problem.lower():
         return marked  # "How many million?" wants the bare number
@@ -187,111 +169,29 @@ def _with_what_follows(marked: str, text: str, problem: str) -> str:
     return marked if said["unit"] and unit_of(whole) is None else whole
 
 
-def answer_part(response: str, problem: str = "") -> str | None:
-    """Return the part of a response that holds its answer: after the thinking part, in its
-    section for the answer, before an invented next turn or question. None: it is still thinking."""
-    text = after_thinking(response)
-    if text is None:
-        return None
-    if not text.isascii():
-        text = text.translate(FULL_WIDTH) if _FULL_WIDTH.search(text) else text
-    text = _LONG_BLANK.sub(
-        lambda run: "\n\n" if run[0].count("\n") > 1 else "\n" if "\n" in run[0] else " ", text
+def _said_of_the_last_mark(text: str) -> re.Match | None:
+    """Match the last box, or a tag that closes after it, with the scale or unit behind it."""
+    box = place_of_last_box(text)
+    tag = end_of_last_tag(text) - len("</answer>")
+    for place in (tag, box):
+        said = _STATED["scaled"].match(text, place) if place >= max(box, 0) else None
+        if said is not None:
+            return said
+    return None
+
+
+def _overrides_a_box(text: str, start: int) -> bool:
+    """Tell whether "final answer", or a line "Answer: D", follows the last box: not "... is verified"."""
+    final = (
+        _STATEMENT["final"].match(text, start)
+        or _STATEMENT["corrects"].match(text, start)
+        or _STATEMENT["line"].match(text, text.rfind("\n", 0, start) + 1)
     )
-    text = _before_the_next(text, problem)
-    if "<" in text and (
-        sections := [
-            part for part in _MARKS["section"].finditer(text) if part["inside"].strip()
-        ]
-    ):
-        inside = sections[-1]["inside"].strip()
-        lone = "\n" not in inside and not re.search(r"answer|boxed|####", inside, re.IGNORECASE)
-        text = f"<answer>{inside}</answer>" if lone else inside
-    return text
-
-
-def _before_the_next(text: str, problem: str) -> str:
-    """Cut a text before the next turn, or the next question, that the model made up."""
-    if "<" in text or "[" in text:
-        turn = next(
-            (
-                mark
-                for mark in _MARKS["next_turn"].finditer(text)
-                if text[: mark.start()].strip()
-            ),
-            None,
-        )
-        text = text[: turn.start()] if turn else text
-    words: set[str] = set()
-    for mark in islice(_MARKS["next_question"].finditer(text), MAX_QUESTIONS):
-        word = (mark["word"] or "").lower()
-        is_part = mark["number"] and word in words  # "Question 1: ... Question 2: ..."
-        words.add(word)
-        before = text[: mark.start()]
-        if (
-            not is_part
-            and before.strip()
-            and _answers(before)
-            and not _restates(text[mark.end() :], problem)
-        ):
-            return before
-    return text
-
-
-def _answers(text: str) -> bool:
-    """Tell whether a text has an answer already, so that another question after it is made up."""
     return (
-        boxed_answer(text) is not None
-        or tagged_answer(text) is not None
-        or _after_marker(text) is not None
-        or last_statement(text) is not None
-        or _SHORT_ANSWER.fullmatch(text) is not None
+        final is not None
+        and BOX.search(text, start) is None
+        and _STATEMENT["answer_after_a_box"].match(text, final.end()) is not None
     )
-
-
-def _restates(text: str, problem: str) -> bool:
-    """Tell whether a question is the problem itself."""
-    question = _QUESTION_ENDS.split(text.strip()[: len(problem) + 40])[0]
-    asked, own = (set(_LONG_WORD.findall(part.lower())) for part in (question, problem))
-    return bool(own) and 2 * len(asked & own) > len(own)
-
-
-def _after_marker(text: str) -> tuple[int, str] | None:
-    """Position and line of the last "#### 18"; None where it is a heading."""
-    marker = text.rfind("####")
-    if marker < 0:
-        return None
-    line, _, rest = text[marker + 4 :].lstrip(" ").partition("\n")
-    is_heading = _HEADING.match(line) and (_says_more(rest) or last_statement(line))
-    return (marker, line.strip()) if line.strip() and not is_heading else None
-
-
-def _says_more(text: str) -> bool:
-    """Tell whether a text says more than that the answer before it is right."""
-    statement = last_statement(text)
-    if statement is None or re.search(r"\d", text):
-        return bool(text.strip())
-    return _STATEMENT["checks"].match(statement[1].removeprefix("Answer:")) is None
-
-
-def _in_json(text: str) -> FinalAnswer | None:
-    """Return the answer of a JSON text in a code block or at the end."""
-    if "{" not in text or '"' not in text or not (blocks := _MARKS["json"].findall(text)):
-        return None
-    try:
-        content = json.loads(next(block for block in blocks[-1] if block))
-    except (ValueError, RecursionError):
-        return None
-    known = [content[key] for key in content if key.lower().replace(" ", "_") in _ANSWER_KEYS]
-    if (
-        len(known) != 1
-        or known[0] is None
-        or isinstance(known[0], (dict, float))
-        and known[0] != known[0]
-    ):
-        return None
-    value = known[0]
-    return FinalAnswer(value if isinstance(value, str) else json.dumps(value), exact=True)
 
 
 def _guess(text: str, statement: str | None) -> FinalAnswer | None:
@@ -322,7 +222,7 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
     ):
         snippet = _STATEMENT["instead"].sub("", _STATEMENT["reason"].sub("", snippet))
     if not snippet.isascii():
-        snippet = _CJK.sub(r" \g<0> ", snippet)
+        snippet = CHINESE.sub(r" \g<0> ", snippet)
     snippet = _CODE.sub(r"\1", snippet)
     snippet = _IS_MINUS.sub("-", UPRIGHT.sub(r"\1", snippet).replace("−", "-")).strip()
     if statement and (stated := _stated(snippet)):
@@ -336,7 +236,7 @@ def _guess(text: str, statement: str | None) -> FinalAnswer | None:
 
 def _is_unsure(statement: str | None, end: str) -> bool:
     """Tell whether a statement, or the last sentence of a text without one, asks, guesses or leaves a choice."""
-    said = statement or _SENTENCE_BEGINS.split(end.rstrip(" .\n"))[-1]
+    said = statement or SENTENCE_BEGINS.split(end.rstrip(" .\n"))[-1]
     if _ASKS.search(statement or end) or _GUESS["unsure"].search(said):
         return True
     return statement is not None and _GUESS["hedged"].search(statement) is not None
@@ -366,7 +266,9 @@ def _in_bold(line: str) -> str | None:
         return None
     others = line[: runs[0].start()] + line[runs[0].end() :]
     is_beside = (
-        re.search(r"\d", others) and not re.search(r"\d", runs[0][1]) or _CJK.search(runs[0][1])
+        re.search(r"\d", others)
+        and not re.search(r"\d", runs[0][1])
+        or CHINESE.search(runs[0][1])
     )
     return None if is_beside or _GUESS["doubts"].search(line) else runs[0][1]
 
@@ -374,9 +276,7 @@ def _in_bold(line: str) -> str | None:
 def _whole_answer(line: str) -> str | None:
     """Return the formula, list, tuple or amount with a unit that a last line is or states; None: it does not."""
     sentence = line[
-        max(
-            (mark.end() for mark in _SENTENCE_BEGINS.finditer(line.rstrip(" .\n"))), default=0
-        ) :
+        max((mark.end() for mark in SENTENCE_BEGINS.finditer(line.rstrip(" .\n"))), default=0) :
     ]
     if (said := _GUESS["relation"].search(sentence)) and not _GUESS["not_that"].search(
         sentence[: said.start("said")]
@@ -409,7 +309,7 @@ def _is_denied(text: str) -> bool:
 def _first_number(text: str) -> str:
     """Cut a text that ends in a sentence such as "5 cars came in the first 15 minutes" after the 5."""
     begin = max(
-        (mark.end() for mark in _SENTENCE_BEGINS.finditer(text.rstrip(" .\n"))), default=0
+        (mark.end() for mark in SENTENCE_BEGINS.finditer(text.rstrip(" .\n"))), default=0
     )
     words = list(re.finditer(r"[a-z]+", text[begin:].lower()))
     if not re.search(r"\d", text[begin:]):  # "There are thirty-one of them."
@@ -450,6 +350,16 @@ def _stated(snippet: str) -> str | None:
     return None
 
 
+def number_at_the_end(final: FinalAnswer) -> str | None:
+    r"""Return the number that a text ends with, or that it states: 100 of "A: 100", \frac{1}{2} of "Answer: \frac{1}{2}";
+    None: a formula."""
+    if final.stated:
+        said = final.text.removeprefix("Answer:").strip(" $*.")
+        return said if rough_value(said) is not None else None
+    found = _NUMBER_AT_THE_END.search(final.text[-LINE_CHARS:])
+    return None if found is None else found["number"]
+
+
 def why_no_guess(extracted: str, final: FinalAnswer) -> str | None:
     """Say why a number at the end of a text is not its answer; None when nothing speaks against it.
 
@@ -471,105 +381,3 @@ def _is_bounded(before: str) -> bool:
     """Tell whether the clause before a number makes it another one or none: "less than", "not $x=$"."""
     clause = _GUESS["clause_ends"].split(_OPENS_MATH.sub("", before))[-1]
     return _GUESS["not_that"].search(clause) is not None
-
-
-def last_statement(text: str) -> tuple[int, str] | None:
-    """Position and text of the last sentence that announces an answer, in several languages."""
-    tail = text[-STATEMENT_CHARS:].lower()
-    if tail.isascii() and not any(word in tail for word in _WORDS_OF_STATEMENTS):
-        return None
-    start = max(0, len(text) - STATEMENT_CHARS)
-    marks = [mark for mark in _STATEMENT["any"].finditer(text, start) if _announces(text, mark)]
-    found = [
-        mark
-        for mark in marks
-        if not _STATEMENT["denied"].search(text[max(0, mark.start() - 60) : mark.start()])
-    ]
-    said = [mark for mark in found if text[mark.end() :].strip(" *_:$.\n")]
-    last = text[said[-1].end() :] if len(said) > 1 else ""
-    if last.count("{") > last.count("}") or last.replace("\\$", "").count("$") % 2 == 1:
-        said.pop()  # it breaks off within a formula: "$\\frac{3}{"
-    match = next(
-        (mark for mark in reversed(said) if not _STATEMENT["checks"].match(text, mark.end())),
-        None,
-    )
-    match = match or (said[-1] if said else None)
-    if match is None:
-        return None
-    start, end = match.start(), match.end()
-    # a check of the answer after it is another sentence: "The answer is 81. This answer is right."
-    following = next((mark.start() for mark in marks if mark.start() > end), 0)
-    stop = max(
-        (mark.start() + 1 for mark in _SENTENCE_BEGINS.finditer(text, end, following)),
-        default=len(text),
-    )
-    if _STATEMENT["final"].match(text, start) is None:
-        return start, "Answer: " + text[end : min(end + 300, stop)].lstrip(" *_")
-    return start, text[start : min(start + 300, stop)]
-
-
-def _announces(text: str, statement: re.Match) -> bool:
-    """Tell whether an answer follows: not in "This is the final answer." or "... is above."."""
-    if _STATEMENT["final"].match(statement[0]) is None:
-        return True
-    if statement[0].lower().endswith("is") or text.startswith(":", statement.end()):
-        return (
-            _STATEMENT["says_nothing"].match(
-                text, statement.end() + text.startswith(":", statement.end())
-            )
-            is None
-        )
-    return _STATEMENT["answer_follows"].match(text, statement.end()) is not None
-
-
-def _overrides_a_box(text: str, start: int) -> bool:
-    """Tell whether "final answer", or a line "Answer: D", follows the last box: not "... is verified"."""
-    final = (
-        _STATEMENT["final"].match(text, start)
-        or _STATEMENT["corrects"].match(text, start)
-        or _STATEMENT["line"].match(text, text.rfind("\n", 0, start) + 1)
-    )
-    return (
-        final is not None
-        and BOX.search(text, start) is None
-        and _STATEMENT["answer_after_a_box"].match(text, final.end()) is not None
-    )
-
-
-def after_thinking(response: str) -> str | None:
-    """Return the part after the last mark that closes thinking, or after the notes in a tag of any
-    other name with which a response begins; the whole response without marks; None when it never
-    stops.
-
-    Marks: <think>, <Think >, <thinking>, <thought>, [THINK], ◁think▷ and their closing forms. Where
-    the prompt has opened thinking, the caller puts `OPEN_THINKING` in front of the response."""
-    end = None
-    for mark in THINKING_MARK.finditer(response):
-        end = mark.end() if closes_thinking(mark) else -1
-    if end is not None:
-        return None if end < 0 else response[end:]
-    notes = _MARKS["opened"].match(response)
-    if notes is None:
-        return response
-    closing = f"</{notes['name']}>"
-    behind = response.rpartition(closing)[2]
-    return None if closing not in response else behind if behind.strip() else response
-
-
-def closes_thinking(mark: re.Match) -> bool:
-    """Tell whether a mark of thinking ends it: </think>, <|END_THINKING|>, the channel of the answer."""
-    return any(mark[name] for name in ("slash", "ends", "stops", "final"))
-
-
-def nesting_depth(text: str) -> int:
-    """Return the largest number of brackets open at once, of any kind."""
-    depth = deepest = 0
-    for character in text:
-        depth = max(0, depth + (character in "({[") - (character in ")}]"))
-        deepest = max(deepest, depth)
-    return deepest
-
-
-def last_line(text: str) -> str | None:
-    """Return the last line that is not blank."""
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), None)

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from fractions import Fraction
 from functools import lru_cache
 
-from r3_openrlhf.rewards.answers.number_words import is_number_word
-from r3_openrlhf.rewards.answers.patterns import phrases, table
+from r3_openrlhf.rewards.answers.text.number_words import is_number_word
+from r3_openrlhf.rewards.answers.text.patterns import phrases, table
 
 _TABLE = table("units.toml")
 _PREFIXES, _PREFIXED, _PLAIN_UNITS, _COUNTS = map(

@@ -18,25 +18,30 @@ from latex2sympy2_extended.latex2sympy2 import (
 )
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
 from math_verify.parser import parse_latex_cached
-from sympy import Basic, Eq, Expr, I, Symbol, factorial, factorial2
+from sympy import Basic, Eq, Expr, I, Integer, Symbol, factorial, factorial2
 
-from r3_openrlhf.rewards.answers import two_stage_parsing
-from r3_openrlhf.rewards.answers.arithmetic import stated_precision
-from r3_openrlhf.rewards.answers.comparison import (
+from r3_openrlhf.rewards.answers.amounts.comparison import (
     Number,
     compare_cheaply,
     connectives_differ,
+    normalise,
     number,
     numbers_agree,
 )
-from r3_openrlhf.rewards.answers.extraction import last_statement, nesting_depth
-from r3_openrlhf.rewards.answers.form import formulas
-from r3_openrlhf.rewards.answers.parts import decide_by_label, same_list
-from r3_openrlhf.rewards.answers.real_sets import same_set
-from r3_openrlhf.rewards.answers.safe_expressions import replace_in_sympy
-from r3_openrlhf.rewards.answers.spelling import align, unify
-from r3_openrlhf.rewards.answers.units import without_unit
-from r3_openrlhf.rewards.answers.values import is_too_large, real_value, same, same_value
+from r3_openrlhf.rewards.answers.amounts.units import without_unit
+from r3_openrlhf.rewards.answers.formulas import two_stage_parsing
+from r3_openrlhf.rewards.answers.formulas.real_sets import same_set
+from r3_openrlhf.rewards.answers.formulas.safe_expressions import replace_in_sympy
+from r3_openrlhf.rewards.answers.formulas.spelling import align, unify
+from r3_openrlhf.rewards.answers.formulas.values import (
+    is_too_large,
+    real_value,
+    same,
+    same_value,
+)
+from r3_openrlhf.rewards.answers.reading.scanner import last_statement
+from r3_openrlhf.rewards.answers.text.arithmetic import stated_precision
+from r3_openrlhf.rewards.answers.text.parts import decide_by_label, nesting_depth, same_list
 
 MAX_SYMBOLIC_CHARS = 400
 MAX_DEPTH = 10
@@ -70,7 +75,7 @@ _CHAIN = re.compile(
     r"(?:\\(?:arc)?(?:sin|cos|tan|cot|sec|csc|log|ln|exp|lg)(?:h(?![a-zA-Z]))?\s*){6}"
 )
 _PROSE = re.compile(r"(?<![\\a-zA-Z{])[a-zA-Z]{2,} [a-zA-Z]{2,}")  # no product of letters
-_LAST_LETTER = re.compile(r"(?<=\d)[a-zA-Z]$")
+_WHOLE_NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
 _IN_TEXT = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
 _BARE = NormalizationConfig(
     basic_latex=True,
@@ -92,6 +97,8 @@ def parse_in_text(text: str) -> list:
 def _parse_bare(answer: str) -> list:
     """Return the readings of a text that is only an answer: as an expression, and as a string."""
     # math-verify's own list of units has single letters, and takes the t of 5t for one
+    if _WHOLE_NUMBER.fullmatch(answer):
+        return [Integer(answer), answer]  # as the parser reads it
     normalised = normalize_latex(without_unit(answer), _BARE)
     percent = normalised.endswith("%")
     if percent:
@@ -135,18 +142,10 @@ def parse_reference(reference: str) -> tuple:
     return tuple(parse_any(reference))
 
 
-def with_factors(text: str, problem: str) -> str:
-    r"""6m as 6 \cdot m, where the problem has a variable m: it is no unit."""
-    letter = _LAST_LETTER.search(text)
-    if letter is None or not any(
-        formula.size > 2 and formula.signs[letter[0]] for formula in formulas(problem)
-    ):
-        return text
-    return rf"{text[: letter.start()]} \cdot {letter[0]}"
-
-
 def decide(answer: str, gold: str) -> bool | None:
     """Compare by labels, intervals, texts and numbers, without the libraries."""
+    if answer == gold and normalise(answer):
+        return True
     if answer == gold or answer.isalnum() and gold.isalnum():
         return compare_cheaply(*align(answer, gold))
     if (same := same_set(answer, gold)) is not None:

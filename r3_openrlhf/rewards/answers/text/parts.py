@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 
-from r3_openrlhf.rewards.answers.plain import TEXT_COMMAND
+from r3_openrlhf.rewards.answers.text.plain import TEXT_COMMAND
 
 MAX_PARTS = 24  # formulas, each of which may be compared with each
 _OPENING, _CLOSING = "({[", ")}]"
@@ -262,3 +262,18 @@ def top_level(text: str) -> list[str] | None:
             start = position + 1
     parts.append(text[start:].strip())
     return parts if depth == 0 and all(parts) else None
+
+
+_OPEN_OR_CLOSE = re.compile(r"[(){}\[\]]")
+
+
+def nesting_depth(text: str) -> int:
+    """Return the largest number of brackets open at once, of any kind."""
+    depth = deepest = 0
+    for bracket in _OPEN_OR_CLOSE.findall(text):
+        if bracket in "({[":
+            depth += 1
+            deepest = max(deepest, depth)
+        else:
+            depth = max(0, depth - 1)
+    return deepest

@@ -1,0 +1,1 @@
+"""Numbers with units, and cheap comparisons of them."""

@@ -1,0 +1,1 @@
+"""Formulas: one spelling, their values, and whether two are equal."""
