@@ -174,11 +174,22 @@ def _check_collection(c: R3Config) -> None:
 
 
 def _check_warm_start(c: R3Config) -> None:
-    warm_start = c.replay.imported.warm_start
+    imported = c.replay.imported
+    warm_start = imported.warm_start
+    replays = "replay" in c.algorithm.mechanisms  # else no key of replay is read
+    for name in ("warm_start_scale", "warm_start_batch_size"):
+        value = getattr(imported, name)
+        is_off = type(imported).__dataclass_fields__[name].default
+        if replays and not warm_start and value != is_off and not is_looking():
+            raise ConfigError(
+                f"replay.imported.{name} is {value}, but replay.imported.warm_start is 0, so that "
+                "nothing is trained before step 1; set the passes, or leave it out"
+            )
     if c.keeps_history and warm_start and not c.has_imported:
         raise ConfigError(
-            f"replay.imported.warm_start is {warm_start}, but there is nothing to train on; set "
-            "history.start or rollout.collect.share"
+            f"replay.imported.warm_start is {warm_start}, but there is nothing to train on "
+            "(algo=sft_then_grpo sets it); set history.start=DIR of r3 history import, or "
+            "rollout.collect.share"
         )
 
 

@@ -206,6 +206,7 @@ def algorithm_lines(config: R3Config) -> list[str]:
         **{name: getattr(config, name).enabled for name in ("replay", "reflection", "ranking")},
         "rehearsal": config.replay.rehearse.share > 0,
         "imported successes": config.has_imported,
+        "warm start": config.has_imported and config.replay.imported.warm_start > 0,
         "prefix groups": config.has_imported
         and config.replay.imported.use in ("prefix", "all"),
         "success weight": config.advantage.success_scale != 1,
