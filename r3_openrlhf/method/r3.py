@@ -337,12 +337,15 @@ class R3:
         step: int,
         groups: Sequence[Hashable] | None = None,
         rows_of_recalled: Callable[[list[Rollout]], list[Rollout]] = list,
+        keeps_single: bool = False,
     ) -> MixedBatch:
         """Group the step's rollouts, recall for collapsed groups (CCR); `group.replay`: fate.
-        `rows_of_recalled` maps recalled rollouts to rows, where one rollout is many rows."""
+        `rows_of_recalled` maps recalled rollouts to rows, where one rollout is many rows.
+        `keeps_single`: a loop with advantages of its own trains groups of one response, too."""
         step = read("step", int, step)
         rollouts = read_rollouts(rollouts, step=step)
-        batch, replay = MixedBatch(rollouts, _group_ids(rollouts, groups)), self.settings.replay
+        group_ids, replay = _group_ids(rollouts, groups), self.settings.replay
+        batch = MixedBatch(rollouts, group_ids, keeps_single=keeps_single)
         if replay.enabled and self.history is not None:
             batch.recall(
                 lambda uid, verdict: rows_of_recalled(self.stored(uid, verdict, step=step)),

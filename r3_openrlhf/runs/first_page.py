@@ -222,7 +222,16 @@ def algorithm_lines(config: R3Config) -> list[str]:
         f"on: {', '.join(name for name, is_on in parts.items() if is_on) or 'nothing'}",
         f"off: {', '.join(name for name, is_on in parts.items() if not is_on)}",
         _idle_rows_line(config),
+        *_single_response_line(config),
         _held_out_line(config),
+    ]
+
+
+def _single_response_line(config: R3Config) -> list[str]:
+    if config.rollout.n_samples_per_prompt > 1:
+        return []
+    return [
+        "one response a prompt: nothing is compared within a group, so r3/groups counts no mixed or collapsed ones"
     ]
 
 

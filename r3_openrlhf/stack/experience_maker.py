@@ -88,7 +88,8 @@ class StockExperienceMaker(RemoteExperienceMaker):
             TrainingStopped: too many ungraded, a reward that is no number, or
                 stop.max_abs_logprob_gap."""
         batch = self._batch(rollout_samples)
-        complete_ungraded(rollout_samples)
+        of_step = self.advantage_estimator == "flash_reinforce"
+        complete_ungraded(rollout_samples, of_step=of_step)
         with torch.no_grad():  # as upstream does (:94)
             unread = self._unread(rollout_samples, self._idle(rollout_samples))
             passes = self._passes(rollout_samples, unread)
@@ -229,6 +230,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
             step=self.step,
             groups=groups,
             rows_of_recalled=self._rows_of_recalled,
+            keeps_single=not self.config.algorithm.compares_groups,
         )
         self._recall_s = time.perf_counter() - started
         self._check_ungraded(batch)
@@ -563,21 +565,24 @@ def returns_to_go(reward_BA: torch.Tensor, action_mask_BA: torch.Tensor) -> torc
     return (reward_BA * action_mask_BA).flip(-1).cumsum(-1).flip(-1)
 
 
-def complete_ungraded(rollout_samples: list[Experience]) -> None:
+def complete_ungraded(rollout_samples: list[Experience], *, of_step: bool = False) -> None:
     """Stock estimators need full groups. An ungraded one gets the mean reward and score of graded
     siblings and no action tokens: it moves no mean and carries no gradient; nor an ungraded group.
-    See `count_graded_alone` for its effect on a std."""
-    graded: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    See `count_graded_alone` for its effect on a std.
+
+    of_step: siblings are all rows of the step, whose mean is the baseline."""
+    group_of = _step_of if of_step else _group_of
+    graded: dict[tuple[str, ...], list[tuple[float, float]]] = {}
     for sample in rollout_samples:
         if sample.r3_rollout.verdict is not Verdict.UNGRADED:
             values = (
                 sample.r3_rollout.reward,
                 float(sample.r3_rollout.verdict is Verdict.CORRECT),
             )
-            graded.setdefault((sample.prompts[0], sample.labels[0]), []).append(values)
+            graded.setdefault(group_of(sample), []).append(values)
     for sample in rollout_samples:
         if sample.r3_rollout.verdict is Verdict.UNGRADED:
-            siblings = graded.get((sample.prompts[0], sample.labels[0]), [(0.0, 0.0)])
+            siblings = graded.get(group_of(sample), [(0.0, 0.0)])
             # not "a reward above 0": a user's rewards may give a failure one, and a success none
             sample.rewards, sample.scores = (
                 torch.tensor(siblings, dtype=torch.float32).mean(dim=0).split(1)
@@ -586,6 +591,14 @@ def complete_ungraded(rollout_samples: list[Experience]) -> None:
             sample.action_mask = torch.zeros_like(sample.action_mask)
             # an overlong penalty would move the mean
             sample.response_length = torch.zeros_like(sample.response_length)
+
+
+def _group_of(sample: Experience) -> tuple[str, ...]:
+    return sample.prompts[0], sample.labels[0]
+
+
+def _step_of(_sample: Experience) -> tuple[str, ...]:
+    return ()
 
 
 def count_graded_alone(

@@ -60,6 +60,7 @@ OWN = {  # what is tried of R³: the settings, and their reading in written_out.
     },
 }
 STOCK = [name for name, one in ALGORITHMS.items() if not one.own_advantages]
+SINGLE = [name for name in STOCK if not ALGORITHMS[name].compares_groups]
 NOTHING_RECALLED = ("graded", "ungraded", "partial", "truncated", "short")
 KINDS = (*NOTHING_RECALLED, "recalled", "reflection", "rehearsed")
 LAYOUTS = {  # ranks, dynamic, packed
@@ -100,9 +101,8 @@ class Rollouts:
                 if self.kind == "truncated" and not right
                 else 2 + (5 * i + number) % 11
             )
-            verdict = (
-                U if self.kind == "ungraded" and i % 2 and i < self.g - 1 else C if right else W
-            )
+            is_lost = i % 2 and i < self.g - 1 if self.g > 1 else number == 2
+            verdict = U if self.kind == "ungraded" and is_lost else C if right else W
             context = Context.REFLECTION if self.kind == "reflection" else Context.PLAIN
             truncated = self.kind == "truncated" and not right
             self.samples.append(
@@ -153,6 +153,7 @@ def config_of(settings, g):
     sizes = [
         f"rollout.n_samples_per_prompt={g}",
         f"rollout.batch_size={NUM_GROUPS}",
+        "rollout.micro_batch_size=2",
         f"rollout.max_new_tokens={MAX_TOKENS}",
     ]
     return load_config(
@@ -394,9 +395,14 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    "g", [8, pytest.param(3, marks=pytest.mark.slow), pytest.param(16, marks=pytest.mark.soak)]
+    ("name", "kind", "g"),
+    [
+        *((*case, 8) for case in CASES),
+        *(pytest.param(*case, 3, marks=pytest.mark.slow) for case in CASES),
+        *(pytest.param(*case, 16, marks=pytest.mark.soak) for case in CASES),
+        *((name, kind, 1) for name in SINGLE for kind in ("graded", "ungraded")),
+    ],
 )
-@pytest.mark.parametrize(("name", "kind"), CASES)
 def test_what_enters_the_loss_is_what_the_page_says(name, kind, g, monkeypatch):
     settings = OWN[name][0] if name in OWN else [f"algo={name}"]
     config = config_of([*settings, *["replay.rehearse.share=0.25"] * (kind == "rehearsed")], g)
@@ -458,7 +464,9 @@ class Actors:
         return [{}]
 
 
-@pytest.mark.parametrize(("layout", "batch_size"), [*((name, 12) for name in LAYOUTS), ("one rank", 6)])
+@pytest.mark.parametrize(
+    ("layout", "batch_size"), [*((name, 12) for name in LAYOUTS), ("one rank", 6)]
+)
 def test_supervised_training_is_openrlhfs_loss_over_all_tokens_at_once(
     layout, batch_size, monkeypatch
 ):
@@ -469,7 +477,9 @@ def test_supervised_training_is_openrlhfs_loss_over_all_tokens_at_once(
     rows = [one.r3_rollout for one in Rollouts("graded", 3).samples]
     assert len({one.num_tokens for one in rows}) > 5
     actors = Actors(
-        config, args_of(config, ranks, dynamic=dynamic, packed=packed), Together(ranks, monkeypatch)
+        config,
+        args_of(config, ranks, dynamic=dynamic, packed=packed),
+        Together(ranks, monkeypatch),
     )
     actors.args.ds.enable_sleep = False
     monkeypatch.setattr(warm_start, "ray", SimpleNamespace(get=lambda refs: refs))
@@ -530,9 +540,9 @@ def whole_loss(config, rows):
     return math.fsum(total / count for total, count in of_rows) / len(of_rows)
 
 
-@pytest.mark.parametrize("algo", ["r3", *STOCK])
+@pytest.mark.parametrize("algo", ["r3", *(name for name in STOCK if name not in SINGLE)])
 def test_a_group_of_one_is_refused(algo):
     with pytest.raises(
-        ConfigError, match="rollout.n_samples_per_prompt is 1; advantages compare"
+        ConfigError, match="n_samples_per_prompt is 1, but algo is .*compares the responses"
     ):
         config_of([f"algo={algo}"], 1)

@@ -43,10 +43,11 @@ def rollouts():
     return found
 
 
-def samples_of(rollouts):
+def samples_of(rollouts, group_size):
     made = []
     for i, (ids, logprobs, verdict, reward) in enumerate(rollouts):
-        one = sample(Verdict(verdict), prompt=f"problem {i // G}", tokens=ids, reward=reward)
+        prompt = f"problem {i // group_size}"
+        one = sample(Verdict(verdict), prompt=prompt, tokens=ids, reward=reward)
         one.rollout_log_probs = torch.tensor([[0.0, *logprobs]])
         made.append(one)
     return made
@@ -69,13 +70,14 @@ class ValuedStock(Valued, Stock):
     pass
 
 
-def experiences_of(cls, rollouts, algo, *, gamma=1.0, lambd=1.0):
+def experiences_of(cls, rollouts, algo, *, gamma=1.0, lambd=1.0, group_size=G):
     if ALGORITHMS[algo].has_critic:
         cls = {Recording: ValuedRecording, Stock: ValuedStock}[cls]
     made = maker(cls)
+    made.args.rollout.n_samples_per_prompt = group_size
     made.args.algo.advantage.gamma, made.args.algo.advantage.lambd = gamma, lambd
     made.advantage_estimator = made.args.algo.advantage.estimator = ALGORITHMS[algo].estimator
-    return made.make_experience_batch(samples_of(rollouts))
+    return made.make_experience_batch(samples_of(rollouts, group_size))
 
 
 @pytest.mark.parametrize("scale", [1.0, -7.3], ids=["rewards of verdicts", "any real numbers"])
@@ -83,7 +85,39 @@ def experiences_of(cls, rollouts, algo, *, gamma=1.0, lambd=1.0):
 def test_a_run_of_ours_has_upstreams_advantages_to_the_last_digit(rollouts, algo, scale):
     # as many micro-batches: upstream's mean over all tokens adds in their order
     whole = [(*row, scale * reward + math.log(scale**2)) for *row, reward in rollouts[: 15 * G]]
-    ours, theirs = (experiences_of(cls, whole, algo) for cls in (Recording, Stock))
+    assert_upstreams(whole, algo)
+
+
+@pytest.mark.parametrize(
+    "algo", [name for name in STOCK if not ALGORITHMS[name].compares_groups]
+)
+def test_so_has_a_run_with_one_response_a_prompt(rollouts, algo):
+    assert_upstreams(rollouts[: 15 * G], algo, group_size=1)
+
+
+def test_a_step_of_single_responses_is_recorded_and_counted():
+    """Rewards 1.3333, 0 and 1.3333 of the graded ones: a mean of .8889."""
+    made = maker(Recording, config=load_config("cpu_smoke", ["algo=flash_reinforce"]))
+    made.args.rollout.n_samples_per_prompt = 1
+    made.advantage_estimator = made.args.algo.advantage.estimator = "flash_reinforce"
+    made.config.reward.max_ungraded_rate = 0.5
+    verdicts = (Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED, Verdict.CORRECT)
+    made.make_experience_batch(
+        [sample(verdict, prompt=f"problem {i}") for i, verdict in enumerate(verdicts)]
+    )
+    by_uid = {record["uid"]: record["advantage"] for record in made.records}
+    assert by_uid["problem 2"] is None and [
+        by_uid[f"problem {i}"] for i in (0, 1, 3)
+    ] == pytest.approx([4 / 9, -8 / 9, 4 / 9])
+    numbers = {"single": 3, "mixed": 0, "all_correct": 0, "none_correct": 0, "left_out": 1}
+    assert {name: made.metrics[f"r3/groups/{name}"] for name in numbers} == numbers
+    assert made.metrics["r3/tokens/single"] == 9
+
+
+def assert_upstreams(rollouts, algo, **settings):
+    ours, theirs = (
+        experiences_of(cls, rollouts, algo, **settings) for cls in (Recording, Stock)
+    )
     for name in ("advantages", "returns"):
         for one, other in zip(by_row(ours, name), by_row(theirs, name), strict=True):
             assert torch.equal(one, other)
