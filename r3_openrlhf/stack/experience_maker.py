@@ -183,6 +183,24 @@ class StockExperienceMaker(RemoteExperienceMaker):
                 )
         return experiences
 
+    def get_advantages_and_returns(self, values, rewards, action_mask, gamma, lambd):
+        """Upstream's GAE (:352) over the sampled tokens alone: [B, A] each, 0 elsewhere.
+
+        Upstream gives tokens between them, a tool's answer, the value 0 and a step each: a reward of 1
+        is worth lambda^100 = .006 before an answer of 100 tokens (lambda .95)."""
+        sampled = SampledTokens(action_mask)
+        found = super().get_advantages_and_returns(
+            sampled.first(values), sampled.first(rewards), sampled.mask_BA, gamma, lambd
+        )
+        advantages_BA, returns_BA = (sampled.back(one_BA) for one_BA in found)
+        return advantages_BA, returns_BA
+
+    def get_cumulative_returns(self, rewards, action_mask, gamma):
+        """Upstream's discounted returns (:403) over the sampled tokens alone: [B, A], 0 elsewhere."""
+        sampled = SampledTokens(action_mask)
+        found = super().get_cumulative_returns(sampled.first(rewards), sampled.mask_BA, gamma)
+        return sampled.back(found)
+
     def split_rollout_samples(self, rollout_samples: list[Experience]) -> list[Experience]:
         """Micro-batches for forward passes: of equal number on all ranks, and of rows if fixed.
         With train.dynamic_batch none exceeds rollout.max_tokens_per_gpu tokens, but for one row."""
@@ -557,6 +575,24 @@ class R3ExperienceMaker(StockExperienceMaker):
                     [rows[i].recalled for i in of_rows] + fillers
                 ).float()
             experience.kl = None
+
+
+class SampledTokens:
+    """Each row's sampled tokens, moved to its beginning in their order, and back.
+
+    mask_BA: the mask of the moved rows."""
+
+    def __init__(self, action_mask_BA: torch.Tensor) -> None:
+        self.order_BA = torch.argsort(action_mask_BA.bool().logical_not().int(), stable=True)
+        self.mask_BA = self.first(action_mask_BA)
+
+    def first(self, values_BA: torch.Tensor) -> torch.Tensor:
+        """Return the values with those of sampled tokens first."""
+        return values_BA.gather(-1, self.order_BA)
+
+    def back(self, values_BA: torch.Tensor) -> torch.Tensor:
+        """Return the values at the places of their tokens, 0 at those of others."""
+        return torch.zeros_like(values_BA).scatter(-1, self.order_BA, values_BA * self.mask_BA)
 
 
 def returns_to_go(reward_BA: torch.Tensor, action_mask_BA: torch.Tensor) -> torch.Tensor:

@@ -70,14 +70,17 @@ class ValuedStock(Valued, Stock):
     pass
 
 
-def experiences_of(cls, rollouts, algo, *, gamma=1.0, lambd=1.0, group_size=G):
+def experiences_of(cls, rollouts, algo, *, gamma=1.0, lambd=1.0, group_size=G, holes=()):
     if ALGORITHMS[algo].has_critic:
         cls = {Recording: ValuedRecording, Stock: ValuedStock}[cls]
     made = maker(cls)
     made.args.rollout.n_samples_per_prompt = group_size
     made.args.algo.advantage.gamma, made.args.algo.advantage.lambd = gamma, lambd
     made.advantage_estimator = made.args.algo.advantage.estimator = ALGORITHMS[algo].estimator
-    return made.make_experience_batch(samples_of(rollouts, group_size))
+    samples = samples_of(rollouts, group_size)
+    for i, places in enumerate(holes):
+        samples[i] = with_given(samples[i], places)
+    return made.make_experience_batch(samples)
 
 
 @pytest.mark.parametrize("scale", [1.0, -7.3], ids=["rewards of verdicts", "any real numbers"])
@@ -161,6 +164,58 @@ def test_advantages_of_ppo_are_those_of_a_written_out_loop(rollouts):
         told, abs=1e-4
     )
     assert explained_variance(experiences_of(Recording, rollouts, "grpo")) == {}
+
+
+def test_gae_by_hand_goes_over_given_tokens():
+    """.2, then .1 + .95 times the next one: three given tokens are no step."""
+    values = torch.tensor([[0.5, 0.6, 9.0, 9.0, 9.0, 0.7, 0.8]])
+    mask = torch.tensor([[1, 1, 0, 0, 0, 1, 1]])
+    rewards = torch.tensor([[0.0, 0.0, 9.0, 0.0, 0.0, 0.0, 1.0]])
+    advantages, returns = Recording.__new__(Recording).get_advantages_and_returns(
+        values, rewards, mask, 1.0, 0.95
+    )
+    expected = [0.456725, 0.3755, 0, 0, 0, 0.29, 0.2]
+    assert advantages[0].tolist() == pytest.approx(expected)
+    assert returns[0].tolist() == pytest.approx([0.956725, 0.9755, 0, 0, 0, 0.99, 1.0])
+
+
+@pytest.mark.parametrize("algo", ["ppo", "reinforce_pp"])
+@pytest.mark.parametrize(("gamma", "lambd"), [(1.0, 0.95), (0.9, 1.0), (0.9, 0.8)])
+def test_given_tokens_change_no_advantage_of_a_sampled_one(rollouts, algo, gamma, lambd):
+    """Runs of given tokens between the recorded ones, in every other row, at the beginning, inside and at
+    the end: OpenRLHF's own advantages of the rows without them, to the last digit."""
+    rows = rollouts[: 15 * G]
+    plain = experiences_of(Stock, rows, algo, gamma=gamma, lambd=lambd)
+    holes = [sorted({0, 1 + i % 5, 3 + i % 7}) if i % 2 else [] for i in range(len(rows))]
+    found = experiences_of(Recording, rows, algo, gamma=gamma, lambd=lambd, holes=holes)
+    for name in ("advantages", "returns"):
+        for one, other in zip(by_row(found, name), by_row(plain, name), strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=2e-6)
+    stock = experiences_of(Stock, rows, algo, gamma=gamma, lambd=lambd, holes=holes)
+    if algo == "ppo" or gamma < 1:  # which has them fade
+        pairs = zip(by_row(stock, "returns"), by_row(plain, "returns"), strict=True)
+        assert max((one - other).abs().max().item() for one, other in pairs) > 0.1
+
+
+def with_given(sample, places, *, length=6):
+    """The sample with runs of given tokens before these of its sampled ones."""
+    start = sample.sequences.size(1) - sample.r3_rollout.num_tokens
+    parts = {"sequences": [], "logprobs": [], "mask": []}
+    for t, token in enumerate(sample.sequences[0, start:].tolist()):
+        given = length if t in places else 0
+        parts["sequences"] += [7] * given + [token]
+        parts["logprobs"] += [0.0] * given + [sample.rollout_log_probs[0, start - 1 + t].item()]
+        parts["mask"] += [0] * given + [1]
+    before = torch.zeros(start - 1)
+    sample.sequences = torch.cat(
+        [sample.sequences[:, :start], torch.tensor([parts["sequences"]])], dim=1
+    )
+    sample.attention_mask = torch.ones_like(sample.sequences)
+    sample.rollout_log_probs = torch.cat([before, torch.tensor(parts["logprobs"])])[None]
+    mask = torch.cat([before, torch.tensor(parts["mask"])])[None]
+    sample.action_mask = mask.to(sample.action_mask.dtype)
+    sample.total_length = torch.tensor([sample.sequences.size(1)])
+    return sample
 
 
 def test_eq_3_never_becomes_a_critics_returns(tmp_path):
