@@ -169,7 +169,7 @@ class RankingSettings(Section, prefix="ranking."):
 
 @dataclass
 class StateReplaySettings(Section, prefix="exploration.rrl."):
-    """Groups from promising states of failed responses, by a critic (RRL, arXiv 2504.14363)."""
+    """Groups from promising states of failed responses and imported solutions, by a critic (RRL, arXiv 2504.14363)."""
 
     # largest share of a batch's groups that start from a stored state; 0: off
     ratio: float = number(0.0, min=0, below=1)

@@ -47,6 +47,7 @@ from r3_openrlhf.stack.experience_values import (
     logprob_gap,
     rows_of,
     values_of_responses,
+    values_of_solutions,
 )
 from r3_openrlhf.stack.idle_rows import is_idle, num_actions
 from r3_openrlhf.stack.policy_update import RECALLED
@@ -112,7 +113,11 @@ class StockExperienceMaker(RemoteExperienceMaker):
         if self.config.exploration.rrl.ratio:
             values = values_of_responses(experiences, self.rollouts)
             self.r3.mark_states(
-                self.rollouts, values, step=self.step, explained=explained.get(EXPLAINED)
+                self.rollouts,
+                values,
+                step=self.step,
+                explained=explained.get(EXPLAINED),
+                values_of=functools.partial(values_of_solutions, self.critic_model_group),
             )
         self._report(batch, self._gaps(experiences, self.rollouts, unread), explained)
         return experiences
