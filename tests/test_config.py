@@ -265,7 +265,7 @@ def test_every_preset_is_known_here():
 @pytest.mark.parametrize("experiment", [SMOKE, "grpo_cpu_smoke"])
 def test_a_preset_changes_what_it_names_and_nothing_else(preset, experiment):
     """From a stock experiment too: the mechanisms are on or off as the preset says."""
-    begin = ["history.start=x"] if "replay.imported.use" in ARMS[preset] else []
+    begin = ["history.start=x"] if "replay.imported." in str(ARMS[preset]) else []
     before = flatten(load_config(SMOKE, begin))
     after = flatten(load_config(experiment, [f"algo={preset}", *begin]))
     assert all(before[key] == value for key, value in TABLES["all of R³"].items())

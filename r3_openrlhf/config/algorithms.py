@@ -24,6 +24,9 @@ from r3_openrlhf.method.open_table import OpenTable
 
 MAKERS = "r3_openrlhf.stack.experience_maker"
 METHOD = frozenset({"replay", "reflection", "ranking"})
+# OpenRLHF's estimators that take a reward by itself, or against the mean of the whole step
+# (trainer/ppo_utils/experience_maker.py:268-278)
+WITHOUT_GROUPS = frozenset({"gae", "reinforce", "flash_reinforce"})
 DAPO_OVERLONG_SHARE = 0.2  # arXiv 2503.14476, section 3.4: a buffer of 4,096 of 20,480 tokens
 # Its penalty goes down to -1 with verdicts of +1 and -1; ours are 1 and 0, half as far apart, and
 # group_norm makes everything but this proportion the same.
@@ -77,6 +80,11 @@ class Algorithm:
         return self.estimator == "gae"
 
     @property
+    def compares_groups(self) -> bool:
+        """True if the responses of one prompt are compared, so that one alone would train nothing."""
+        return self.own_advantages or self.estimator not in WITHOUT_GROUPS
+
+    @property
     def replays_states(self) -> bool:
         """True if groups may start from a critic's states (exploration.rrl), with a history."""
         return self.has_critic and self.keeps_history
@@ -128,6 +136,7 @@ ALGORITHMS: OpenTable[Algorithm] = OpenTable(
         "grpo": Algorithm(estimator="group_norm"),
         "rloo": Algorithm(estimator="rloo"),
         "reinforce_pp": Algorithm(estimator="reinforce"),
+        "flash_reinforce": Algorithm(estimator="flash_reinforce"),
         "reinforce_pp_baseline": Algorithm(estimator="reinforce_baseline"),
         "dr_grpo": Algorithm(estimator="dr_grpo"),
         "gspo": Algorithm(estimator="group_norm", flags={"actor.policy_loss_type": "gspo"}),

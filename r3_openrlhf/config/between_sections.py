@@ -15,7 +15,7 @@ from r3_openrlhf.config.with_environment import (
 from r3_openrlhf.config.words import LossAggregation
 from r3_openrlhf.method.core.losses import LOSSES
 from r3_openrlhf.method.errors import ConfigError, quoted
-from r3_openrlhf.method.open_table import OpenTable, is_looking
+from r3_openrlhf.method.open_table import OpenTable, is_import_path, is_looking
 from r3_openrlhf.method.settings import ImportedSettings
 from r3_openrlhf.method.types import OldLogprobs
 
@@ -32,6 +32,7 @@ def check_sections(c: R3Config) -> None:
     check_tools(c)
     check_agent_file(c)
     _check_async(c)
+    _check_group_size(c)
     _check_group_filter(c)
     _check_mechanisms(c)
     _check_keys_of_other_algorithms(c)
@@ -85,6 +86,21 @@ def _check_async(c: R3Config) -> None:
         raise ConfigError(
             f"{is_on} train.deterministic is true, but then timing decides which weights sample "
             "a step; use one of the two"
+        )
+
+
+def _check_group_size(c: R3Config) -> None:
+    if c.rollout.n_samples_per_prompt > 1 or (is_looking() and is_import_path(c.algo)):
+        return
+    if c.algorithm.compares_groups:
+        raise ConfigError(
+            f"rollout.n_samples_per_prompt is 1, but algo is {c.algo}, which compares the responses of "
+            "one prompt with each other; use 2 or more, or algo=flash_reinforce, reinforce_pp or ppo"
+        )
+    if c.filters_groups:
+        raise ConfigError(
+            "rollout.n_samples_per_prompt is 1 and openrlhf.algo.dynamic_filtering_enable is on, which "
+            "drops groups of equal verdicts, so every one; use 2 or more, or leave the filter off"
         )
 
 
@@ -174,11 +190,22 @@ def _check_collection(c: R3Config) -> None:
 
 
 def _check_warm_start(c: R3Config) -> None:
-    warm_start = c.replay.imported.warm_start
+    imported = c.replay.imported
+    warm_start = imported.warm_start
+    replays = "replay" in c.algorithm.mechanisms  # else no key of replay is read
+    for name in ("warm_start_scale", "warm_start_batch_size"):
+        value = getattr(imported, name)
+        is_off = type(imported).__dataclass_fields__[name].default
+        if replays and not warm_start and value != is_off and not is_looking():
+            raise ConfigError(
+                f"replay.imported.{name} is {value}, but replay.imported.warm_start is 0, so that "
+                "nothing is trained before step 1; set the passes, or leave it out"
+            )
     if c.keeps_history and warm_start and not c.has_imported:
         raise ConfigError(
-            f"replay.imported.warm_start is {warm_start}, but there is nothing to train on; set "
-            "history.start or rollout.collect.share"
+            f"replay.imported.warm_start is {warm_start}, but there is nothing to train on "
+            "(algo=sft_then_grpo sets it); set history.start=DIR of r3 history import, or "
+            "rollout.collect.share"
         )
 
 

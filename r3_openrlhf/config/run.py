@@ -32,7 +32,7 @@ from r3_openrlhf.method.settings import R3Settings
 class R3Config(R3Settings):
     """A whole run: the method's settings, and what a run needs besides them."""
 
-    # r3 | rrl | OpenRLHF's own: ppo, grpo, dr_grpo, gspo, rloo, reinforce_pp, reinforce_pp_baseline, dapo | agents: trajectories, by agents.estimator
+    # r3 | rrl | OpenRLHF's own: ppo, grpo, dr_grpo, gspo, rloo, reinforce_pp, reinforce_pp_baseline, flash_reinforce, dapo | agents: trajectories, by agents.estimator
     algo: str = word("r3", ALGORITHMS)
     # name under which `r3 compare` groups runs that differ only in the seed; null: algo
     arm: str | None = None

@@ -29,12 +29,8 @@ class RolloutConfig:
 
     # prompts per step
     batch_size: int = number(128, min=1)
-    # G: responses per prompt
-    n_samples_per_prompt: int = number(
-        16,
-        min=2,
-        instead="advantages compare the responses of one prompt with each other, so use 2 or more",
-    )
+    # G: responses per prompt; 1 for algorithms that compare no groups (flash_reinforce, reinforce_pp, ppo, rrl)
+    n_samples_per_prompt: int = number(16, min=1)
     # tokens of a response, at most [P] 8K
     max_new_tokens: int = number(8192, min=1)
     # sampling temperature; log-probs are at this temperature

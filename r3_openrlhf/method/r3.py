@@ -63,6 +63,8 @@ from r3_openrlhf.method.values import read, read_rollouts, refusal
 DRAWN_PER_STATE = 4  # states drawn for each that is continued, where today's critic chooses
 # a problem with more continuations than this share of all graded rollouts is not continued
 MOST_OF_A_PROBLEM = 1 / 32
+# a state of an imported solution leaves the policy at least half of it to write
+MOST_OF_A_SOLUTION = 0.5
 FIRST_REFLECTION_EPOCH = 2  # [P]: epoch > 1
 REHEARSED_UP_TO = 0.25  # share of right rollouts of a problem whose stored success is rehearsed
 REHEARSAL_ADVANTAGE = 1.0  # a rehearsed row's ratio is 1: its log-prob's gradient
@@ -104,6 +106,8 @@ class R3:
         if not isinstance(history, HistoryStore | None):
             raise refusal("history", history, "a HistoryStore, the path of its file, or None")
         self.history = history
+        # imported solutions of which this step marked a state, for `remember`
+        self._marked: list[Rollout] = []
 
     # ── before sampling ──
 
@@ -152,11 +156,12 @@ class R3:
         metrics = {
             "r3/rrl/continued": float(len(chosen)),
             "r3/rrl/not_drawn": float(len(known) - len(chosen)),
+            "r3/rrl/of_solutions": float(sum(bool(one.origin) for _, one in chosen)),
         }
         prefixes = [
             Prefix(
                 one.response_ids[: state.num_tokens],
-                one.response_logprobs[: state.num_tokens],
+                _logprobs_of_first(one, state.num_tokens),
                 state,
             )
             for state, one in chosen
@@ -284,12 +289,8 @@ class R3:
                 if (
                     length := next_prefix(success.num_tokens, partial(tried, success))
                 ) is not None:
-                    logprobs = (
-                        success.response_logprobs
-                        if success.has_logprobs
-                        else np.zeros(length, np.float32)
-                    )
-                    found.append((i, Prefix(success.response_ids[:length], logprobs[:length])))
+                    logprobs = _logprobs_of_first(success, length)
+                    found.append((i, Prefix(success.response_ids[:length], logprobs)))
         return sorted(found, key=lambda one: one[0])
 
     def _stored_error(self, uid: str, *, step: int) -> Rollout | None:
@@ -337,12 +338,15 @@ class R3:
         step: int,
         groups: Sequence[Hashable] | None = None,
         rows_of_recalled: Callable[[list[Rollout]], list[Rollout]] = list,
+        keeps_single: bool = False,
     ) -> MixedBatch:
         """Group the step's rollouts, recall for collapsed groups (CCR); `group.replay`: fate.
-        `rows_of_recalled` maps recalled rollouts to rows, where one rollout is many rows."""
+        `rows_of_recalled` maps recalled rollouts to rows, where one rollout is many rows.
+        `keeps_single`: a loop with advantages of its own trains groups of one response, too."""
         step = read("step", int, step)
         rollouts = read_rollouts(rollouts, step=step)
-        batch, replay = MixedBatch(rollouts, _group_ids(rollouts, groups)), self.settings.replay
+        group_ids, replay = _group_ids(rollouts, groups), self.settings.replay
+        batch = MixedBatch(rollouts, group_ids, keeps_single=keeps_single)
         if replay.enabled and self.history is not None:
             batch.recall(
                 lambda uid, verdict: rows_of_recalled(self.stored(uid, verdict, step=step)),
@@ -577,16 +581,21 @@ class R3:
         *,
         step: int,
         explained: float | None,
+        values_of: Callable[[Sequence[Rollout]], Sequence[np.ndarray]] | None = None,
     ) -> None:
         """Set `state` of one failed response of each problem that this step did not solve: the
-        most promising among the problem's responses (exploration.rrl).
+        most promising among the problem's responses (exploration.rrl). An imported solution of the
+        problem takes part until it has a state; `remember` stores it with that.
 
         Args:
             values: index of a rollout -> the critic's values, float [response tokens]. Values of
                 given tokens are ignored.
             explained: the critic's explained variance in this step; None: not known. Below
-                exploration.rrl.min_explained_variance nothing is marked."""
+                exploration.rrl.min_explained_variance nothing is marked.
+            values_of: solutions -> the critic's values of each, float [response tokens]; None:
+                solutions take no part."""
         settings = self.settings.exploration.rrl
+        self._marked = []
         if explained is None or explained < settings.min_explained_variance:
             return
         cut, rng = CUTS[settings.cut], random.Random(f"{self.seed}/cut/{step}")
@@ -601,13 +610,41 @@ class R3:
                 rollout.uid not in best or state.value > best[rollout.uid][1].value
             ):
                 best[rollout.uid] = rollout, state
+        failed = {one.uid for one in rollouts if one.verdict is Verdict.WRONG}
+        solutions = self._solutions(sorted(failed - solved), step=step) if values_of else []
+        found = values_of(solutions) if values_of and solutions else []
+        for solution, values_T in zip(solutions, found, strict=True):
+            state = state_of(cut, values_T, self._places(solution), rng)
+            uid = solution.uid
+            if state is not None and (uid not in best or state.value > best[uid][1].value):
+                best[uid] = solution, state
         for rollout, state in best.values():
-            rollout.state = state
+            if rollout.origin:
+                self._marked.append(replace(rollout, state=state))
+            else:
+                rollout.state = state
+
+    def _solutions(self, uids: Sequence[str], *, step: int) -> list[Rollout]:
+        """Return the newest imported solution of each of these problems that has one, and no state of it."""
+        if self.history is None:
+            return []
+        with_state = {state.row for state in self.history.states(step=step)}
+        found = []
+        for uid in uids:
+            request = {"k": 1, "step": step, "max_policy_lag": step, "order": "newest"}
+            stored = self.history.recall(
+                uid, Verdict.CORRECT, contexts=(Context.IMPORTED,), **request
+            )
+            found += [one.rollout for one in stored if one.row not in with_state]
+        return found
 
     def _places(self, rollout: Rollout) -> list[int]:
         """Return where a response may be cut: after the given tokens, before its last token (of a finished
-        one the last before its end mark), with the least budget of a continuation left."""
+        one the last before its end mark), with the least budget of a continuation left. Of an imported
+        solution MOST_OF_A_SOLUTION at most is given."""
         last = rollout.num_tokens - (not rollout.truncated) - 1
+        if rollout.origin:
+            last = min(last, int(MOST_OF_A_SOLUTION * rollout.num_tokens))
         return list(range(rollout.prefix_tokens + 1, int(min(last, self._longest_prefix)) + 1))
 
     # ── after the update ──
@@ -616,7 +653,9 @@ class R3:
         """Store a step's rollouts in the history. `step` as in `mix`."""
         if self.history is not None:
             step = read("step", int, step)
-            self.history.commit_step(step + 1, epoch, read_rollouts(rollouts, step=step))
+            kept = [*rollouts, *self._marked]
+            self._marked = []
+            self.history.commit_step(step + 1, epoch, read_rollouts(kept, step=step))
 
     def roll_back(self, step: int) -> None:
         """Delete what the history stored after `step`, before a run continues from there."""
@@ -637,6 +676,13 @@ class R3:
         return {"r3/history/coverage": covered} | {
             f"r3/history/{why}": float(reasons[why]) for why in ABSENT
         }
+
+
+def _logprobs_of_first(rollout: Rollout, length: int) -> np.ndarray:
+    """Return the log-probs of a response's first tokens, float32 [length]; 0 where they are not known."""
+    if not rollout.has_logprobs:
+        return np.zeros(length, np.float32)
+    return rollout.response_logprobs[:length]
 
 
 def _group_ids(

@@ -81,6 +81,10 @@ class ImportedSettings(Section, prefix="replay.imported."):
     min_logprob: float | None = number(-4.0, max=0)
     # passes of supervised training over these rows and those of rollout.collect before step 1; 0: none
     warm_start: int = number(0, min=0)
+    # learning rate of that training, in those of train.learning_rate
+    warm_start_scale: float = number(1.0, above=0)
+    # rows of one of its updates; null: train.batch_size
+    warm_start_batch_size: int | None = number(None, min=1)
     # rows below -4 nats a token may enter a warm start, or updates that weight and train.loss do not bound
     foreign: bool = False
 
@@ -165,7 +169,7 @@ class RankingSettings(Section, prefix="ranking."):
 
 @dataclass
 class StateReplaySettings(Section, prefix="exploration.rrl."):
-    """Groups from promising states of failed responses, by a critic (RRL, arXiv 2504.14363)."""
+    """Groups from promising states of failed responses and imported solutions, by a critic (RRL, arXiv 2504.14363)."""
 
     # largest share of a batch's groups that start from a stored state; 0: off
     ratio: float = number(0.0, min=0, below=1)

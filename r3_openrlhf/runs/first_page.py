@@ -206,6 +206,7 @@ def algorithm_lines(config: R3Config) -> list[str]:
         **{name: getattr(config, name).enabled for name in ("replay", "reflection", "ranking")},
         "rehearsal": config.replay.rehearse.share > 0,
         "imported successes": config.has_imported,
+        "warm start": config.has_imported and config.replay.imported.warm_start > 0,
         "prefix groups": config.has_imported
         and config.replay.imported.use in ("prefix", "all"),
         "success weight": config.advantage.success_scale != 1,
@@ -221,7 +222,16 @@ def algorithm_lines(config: R3Config) -> list[str]:
         f"on: {', '.join(name for name, is_on in parts.items() if is_on) or 'nothing'}",
         f"off: {', '.join(name for name, is_on in parts.items() if not is_on)}",
         _idle_rows_line(config),
+        *_single_response_line(config),
         _held_out_line(config),
+    ]
+
+
+def _single_response_line(config: R3Config) -> list[str]:
+    if config.rollout.n_samples_per_prompt > 1:
+        return []
+    return [
+        "one response a prompt: nothing is compared within a group, so r3/groups counts no mixed or collapsed ones"
     ]
 
 

@@ -47,6 +47,7 @@ from r3_openrlhf.stack.experience_values import (
     logprob_gap,
     rows_of,
     values_of_responses,
+    values_of_solutions,
 )
 from r3_openrlhf.stack.idle_rows import is_idle, num_actions
 from r3_openrlhf.stack.policy_update import RECALLED
@@ -88,7 +89,8 @@ class StockExperienceMaker(RemoteExperienceMaker):
             TrainingStopped: too many ungraded, a reward that is no number, or
                 stop.max_abs_logprob_gap."""
         batch = self._batch(rollout_samples)
-        complete_ungraded(rollout_samples)
+        of_step = self.advantage_estimator == "flash_reinforce"
+        complete_ungraded(rollout_samples, of_step=of_step)
         with torch.no_grad():  # as upstream does (:94)
             unread = self._unread(rollout_samples, self._idle(rollout_samples))
             passes = self._passes(rollout_samples, unread)
@@ -111,7 +113,11 @@ class StockExperienceMaker(RemoteExperienceMaker):
         if self.config.exploration.rrl.ratio:
             values = values_of_responses(experiences, self.rollouts)
             self.r3.mark_states(
-                self.rollouts, values, step=self.step, explained=explained.get(EXPLAINED)
+                self.rollouts,
+                values,
+                step=self.step,
+                explained=explained.get(EXPLAINED),
+                values_of=functools.partial(values_of_solutions, self.critic_model_group),
             )
         self._report(batch, self._gaps(experiences, self.rollouts, unread), explained)
         return experiences
@@ -182,6 +188,24 @@ class StockExperienceMaker(RemoteExperienceMaker):
                 )
         return experiences
 
+    def get_advantages_and_returns(self, values, rewards, action_mask, gamma, lambd):
+        """Upstream's GAE (:352) over the sampled tokens alone: [B, A] each, 0 elsewhere.
+
+        Upstream gives tokens between them, a tool's answer, the value 0 and a step each: a reward of 1
+        is worth lambda^100 = .006 before an answer of 100 tokens (lambda .95)."""
+        sampled = SampledTokens(action_mask)
+        found = super().get_advantages_and_returns(
+            sampled.first(values), sampled.first(rewards), sampled.mask_BA, gamma, lambd
+        )
+        advantages_BA, returns_BA = (sampled.back(one_BA) for one_BA in found)
+        return advantages_BA, returns_BA
+
+    def get_cumulative_returns(self, rewards, action_mask, gamma):
+        """Upstream's discounted returns (:403) over the sampled tokens alone: [B, A], 0 elsewhere."""
+        sampled = SampledTokens(action_mask)
+        found = super().get_cumulative_returns(sampled.first(rewards), sampled.mask_BA, gamma)
+        return sampled.back(found)
+
     def split_rollout_samples(self, rollout_samples: list[Experience]) -> list[Experience]:
         """Micro-batches for forward passes: of equal number on all ranks, and of rows if fixed.
         With train.dynamic_batch none exceeds rollout.max_tokens_per_gpu tokens, but for one row."""
@@ -229,6 +253,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
             step=self.step,
             groups=groups,
             rows_of_recalled=self._rows_of_recalled,
+            keeps_single=not self.config.algorithm.compares_groups,
         )
         self._recall_s = time.perf_counter() - started
         self._check_ungraded(batch)
@@ -557,27 +582,48 @@ class R3ExperienceMaker(StockExperienceMaker):
             experience.kl = None
 
 
+class SampledTokens:
+    """Each row's sampled tokens, moved to its beginning in their order, and back.
+
+    mask_BA: the mask of the moved rows."""
+
+    def __init__(self, action_mask_BA: torch.Tensor) -> None:
+        self.order_BA = torch.argsort(action_mask_BA.bool().logical_not().int(), stable=True)
+        self.mask_BA = self.first(action_mask_BA)
+
+    def first(self, values_BA: torch.Tensor) -> torch.Tensor:
+        """Return the values with those of sampled tokens first."""
+        return values_BA.gather(-1, self.order_BA)
+
+    def back(self, values_BA: torch.Tensor) -> torch.Tensor:
+        """Return the values at the places of their tokens, 0 at those of others."""
+        return torch.zeros_like(values_BA).scatter(-1, self.order_BA, values_BA * self.mask_BA)
+
+
 def returns_to_go(reward_BA: torch.Tensor, action_mask_BA: torch.Tensor) -> torch.Tensor:
     """sum of the rewards at t, t + 1, ...: upstream's get_cumulative_returns (:390) with gamma 1,
     which loops in Python and takes longer than all the rest of the experience maker."""
     return (reward_BA * action_mask_BA).flip(-1).cumsum(-1).flip(-1)
 
 
-def complete_ungraded(rollout_samples: list[Experience]) -> None:
+def complete_ungraded(rollout_samples: list[Experience], *, of_step: bool = False) -> None:
     """Stock estimators need full groups. An ungraded one gets the mean reward and score of graded
     siblings and no action tokens: it moves no mean and carries no gradient; nor an ungraded group.
-    See `count_graded_alone` for its effect on a std."""
-    graded: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    See `count_graded_alone` for its effect on a std.
+
+    of_step: siblings are all rows of the step, whose mean is the baseline."""
+    group_of = _step_of if of_step else _group_of
+    graded: dict[tuple[str, ...], list[tuple[float, float]]] = {}
     for sample in rollout_samples:
         if sample.r3_rollout.verdict is not Verdict.UNGRADED:
             values = (
                 sample.r3_rollout.reward,
                 float(sample.r3_rollout.verdict is Verdict.CORRECT),
             )
-            graded.setdefault((sample.prompts[0], sample.labels[0]), []).append(values)
+            graded.setdefault(group_of(sample), []).append(values)
     for sample in rollout_samples:
         if sample.r3_rollout.verdict is Verdict.UNGRADED:
-            siblings = graded.get((sample.prompts[0], sample.labels[0]), [(0.0, 0.0)])
+            siblings = graded.get(group_of(sample), [(0.0, 0.0)])
             # not "a reward above 0": a user's rewards may give a failure one, and a success none
             sample.rewards, sample.scores = (
                 torch.tensor(siblings, dtype=torch.float32).mean(dim=0).split(1)
@@ -586,6 +632,14 @@ def complete_ungraded(rollout_samples: list[Experience]) -> None:
             sample.action_mask = torch.zeros_like(sample.action_mask)
             # an overlong penalty would move the mean
             sample.response_length = torch.zeros_like(sample.response_length)
+
+
+def _group_of(sample: Experience) -> tuple[str, ...]:
+    return sample.prompts[0], sample.labels[0]
+
+
+def _step_of(_sample: Experience) -> tuple[str, ...]:
+    return ()
 
 
 def count_graded_alone(

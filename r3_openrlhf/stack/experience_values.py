@@ -90,6 +90,16 @@ def values_of_prefixes(
     return [values_A[-1].item() for values_A in _forward(critics, rows)]
 
 
+def values_of_solutions(critics, rollouts: Sequence[Rollout]) -> list[np.ndarray]:
+    """Today's values of stored responses, before each token, from the critic's ranks: float32 [T]."""
+    rows = [
+        torch.from_numpy(np.concatenate([one.prompt_ids, one.response_ids])).long()[None]
+        for one in rollouts
+    ]
+    passes = zip(_forward(critics, rows), rollouts, strict=True)
+    return [found_A[-one.num_tokens :].float().numpy().copy() for found_A, one in passes]
+
+
 def logprobs_of(actors, rollouts: Sequence[Rollout]) -> list[np.ndarray]:
     """Log-probs of stored responses after their own prompts, from the policy's ranks: float32 [T]."""
     rows = [

@@ -41,6 +41,14 @@ def configuration(arguments: Sequence[str]) -> tuple[dict[str, Any], list[tuple[
     preset, reason = _algorithm(values)
     if reason:
         reasons.append(("algo.advantage.estimator", reason))
+    if (
+        preset["algo"] == "flash_reinforce"
+    ):  # made of flags, all of which the script gives itself
+        preset = {
+            key: value
+            for key, value in preset.items()
+            if not key.startswith(("rollout.", "train."))
+        }
     found |= preset | _together(values, given, reasons)
     own = own_flags()
     for flag in sorted(values):
@@ -214,8 +222,11 @@ def experiment(
     """Return (the YAML of an experiment, with notes under their titles, why R³ would refuse it or None)."""
     nested: dict[str, Any] = {"run_dir": found.pop("run_dir", "runs/imported")}
     for key, value in sorted(found.items()):
-        *section, name = key.split(".", maxsplit=1)
-        values = nested.setdefault(section[0], {}) if section else nested
+        # a flag of OpenRLHF keeps its dots
+        *sections, name = key.split(".", maxsplit=1 if key.startswith("openrlhf.") else -1)
+        values = nested
+        for section in sections:
+            values = values.setdefault(section, {})
         values[name] = list(value) if isinstance(value, tuple) else value
     try:
         with_overrides(nested, [], source="the imported configuration")

@@ -23,7 +23,6 @@ from r3_openrlhf.config.idle_rows import why_all_rows_stay
 from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.machine.gpus import expandable_segments
 from r3_openrlhf.method.core.entropy import entropy_statistics, token_logprobs_and_entropy
-from r3_openrlhf.method.core.losses import LOSSES, LossSettings
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.stack import lora, safe_pickles
 from r3_openrlhf.stack.blocked_signals import keep_blocked
@@ -31,7 +30,7 @@ from r3_openrlhf.stack.chunked_actor import ChunkedActor, model_inputs
 from r3_openrlhf.stack.environment import config_from_environment, on_cpu, use_share_of_cores
 from r3_openrlhf.stack.finite_advice import check_loaded
 from r3_openrlhf.stack.phases import announce_builds
-from r3_openrlhf.stack.policy_update import OwnLoss, R3ActorTrainer
+from r3_openrlhf.stack.policy_update import R3ActorTrainer, scaled_rate, supervised_loss
 from r3_openrlhf.stack.step_warnings import ASLEEP
 
 # trainer/ray/ppo_actor.py:475: the name is a Ray actor; this is the decorated class
@@ -94,14 +93,15 @@ class R3PolicyActor(UpstreamPolicyActor):
             beside[ASLEEP] = float(total - free - torch.cuda.memory_reserved())
         return super().fit(kl_ctl) | beside
 
-    def fit_supervised(self, windows: int) -> dict:
+    def fit_supervised(self, windows: int, scale: float = 1.0) -> dict:
         """Make one pass over the buffer's rows in `windows` updates (warm_start.py), and return its status.
-        Where the advantage is 1, the loss `gpg` is -log pi."""
+
+        scale: its learning rate, in those of train.learning_rate."""
         trainer, buffer = self.trainer, self.trainer.replay_buffer
-        loss = OwnLoss(LOSSES["gpg"], LossSettings(), token_level_loss=True)
         with (
-            patch.multiple(trainer, actor_loss_fn=loss, max_epochs=1),
+            patch.multiple(trainer, actor_loss_fn=supervised_loss(), max_epochs=1),
             patch.multiple(buffer, windows=windows),
+            scaled_rate(trainer.actor_optim, trainer.actor_scheduler, scale),
         ):
             return super().fit()
 

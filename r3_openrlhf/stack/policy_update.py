@@ -4,8 +4,8 @@ trainer (critic_actor.py: the critic's).
 B rows."""
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -19,7 +19,7 @@ from openrlhf.utils.seqlen_balancing import get_minimum_num_micro_batch_size
 from torch.utils.data import DataLoader
 
 from r3_openrlhf.method.core.correction import Correction
-from r3_openrlhf.method.core.losses import LossSettings, TokenLoss
+from r3_openrlhf.method.core.losses import LOSSES, LossSettings, TokenLoss
 from r3_openrlhf.stack.batching import even_slices, micro_batches, num_windows
 from r3_openrlhf.stack.finite_updates import (
     ACTOR_NOT_FINITE,
@@ -357,6 +357,32 @@ class OwnLoss:
         )
         kl = masked_mean((old_log_probs - log_probs).detach(), action_mask, dim=None)
         return loss, masked_mean(clipped_BA, action_mask, dim=None), kl, gap, outside
+
+
+def supervised_loss() -> OwnLoss:
+    """Return the loss of supervised training: -log pi of rows whose advantage is 1, one mean over all
+    tokens of an update, however its micro-batches cut them (models/loss.py:87, SFTLoss)."""
+    return OwnLoss(LOSSES["gpg"], LossSettings(), token_level_loss=True)
+
+
+@contextmanager
+def scaled_rate(optimizer: Any, scheduler: Any, scale: float) -> Iterator[None]:
+    """Train at `scale` times the learning rates; afterwards at the schedule's own again.
+
+    A scheduler multiplies its base rates anew after each optimizer step (torch LRScheduler)."""
+    if scale == 1.0:
+        yield
+        return
+    before = list(scheduler.base_lrs)
+    scheduler.base_lrs = [rate * scale for rate in before]
+    for group in optimizer.param_groups:
+        group["lr"] *= scale
+    try:
+        yield
+    finally:
+        scheduler.base_lrs = before
+        for group in optimizer.param_groups:
+            group["lr"] /= scale
 
 
 class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):

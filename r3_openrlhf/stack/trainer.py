@@ -181,8 +181,15 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         if passes := config.replay.imported.warm_start if rows else 0:
             announce(self.run, Phase.UPDATE)
             pad_token_id = self.tokenizer.pad_token_id
+            settings = config.replay.imported
             for status in warm_start(
-                actors, rows, self.args, passes=passes, pad_token_id=pad_token_id
+                actors,
+                rows,
+                self.args,
+                passes=passes,
+                pad_token_id=pad_token_id,
+                batch_size=settings.warm_start_batch_size,
+                scale=settings.warm_start_scale,
             ):
                 check_update(status, POLICY, config, step=0)
             tokens = passes * sum(len(one.prompt_ids) + one.num_tokens for one in rows)

@@ -24,11 +24,16 @@ def warm_start(
     *,
     passes: int,
     pad_token_id: int,
+    batch_size: int | None = None,
+    scale: float = 1.0,
 ) -> list[dict]:
-    """Train the policy on the rows, each after its own prompt, in updates of at most train.batch_size rows.
+    """Train the policy on the rows, each after its own prompt.
+
+    batch_size: most rows of an update; None: train.batch_size. scale: the learning rate, in those of
+    train.learning_rate.
 
     Returns the status of each pass."""
-    windows = -(-len(rows) // args.train.batch_size)
+    windows = -(-len(rows) // (batch_size or args.train.batch_size))
     nothing: Any = SimpleNamespace(info={}, prompts=[""], labels=[""])
     samples = [
         experience_from_recalled(one, prompt_ids=one.prompt_ids, sibling=nothing)
@@ -45,7 +50,8 @@ def warm_start(
     statuses = []
     for _ in range(passes):
         ray.get(actors.async_run_method_batch(method_name="append", experience=samples))
-        statuses.append(ray.get(actors.async_run_method("fit_supervised", windows=windows))[0])
+        passed = actors.async_run_method("fit_supervised", windows=windows, scale=scale)
+        statuses.append(ray.get(passed)[0])
     if args.ds.enable_sleep:
         ray.get(actors.async_run_method("offload_states"))
     return statuses

@@ -400,6 +400,54 @@ def test_one_state_is_marked_of_each_problem_that_a_step_did_not_solve():
     assert any(marked(rollouts, values, explained=-0.5, min_explained_variance=-1.0))
 
 
+def solution(uid, ids):
+    made = failure(uid, ids, C)
+    made.context, made.origin = Context.IMPORTED, "teacher T"
+    made.response_logprobs = np.zeros(0, np.float32)
+    return made
+
+
+def test_the_beginning_of_an_imported_solution_is_a_state_where_its_value_is_larger():
+    """Values by token: cut at the largest one of the first half, of a problem that the step did not solve; the
+    failure of "b" promises more, "c" is solved, "d" has no solution. Each takes part until it has a state."""
+    solutions = [solution(uid, [1, 2, 3, 4, 5, 6, 7, 8]) for uid in "abc"]
+    store = HistoryStore.open(":memory:")
+    store.commit_step(0, 1, solutions)
+    settings = settings_of(exploration__rrl__ratio=0.5, exploration__rrl__min_continuation=0.0)
+    r3 = R3(settings, history=store, max_response_tokens=100)
+    failures = [failure(uid, [5, 5, 5, 5]) for uid in "abd"]
+    rollouts = [*failures, failure("c", [5, 5, 5, 5], C)]
+    values = {i: np.array([9, 0.25, 0.5, 0.1], np.float32) for i in range(4)}
+    values[1] += 1.0
+    asked = []
+
+    def values_of(rows):
+        asked.append([one.uid for one in rows])
+        return [np.array([9, 0.1, 0.2, 0.75, 0.3, 9, 9, 9], np.float32) for _ in rows]
+
+    r3.mark_states(rollouts, values, step=3, explained=0.5, values_of=values_of)
+    assert asked == [["a", "b"]]
+    assert [one.state and one.state.num_tokens for one in rollouts] == [None, 2, 2, None]
+    graded = store.num_graded
+    r3.remember(rollouts, step=3, epoch=1)
+    assert store.num_graded == graded + 4  # a solution counts in no rate
+    states = {one.uid: (one.num_tokens, one.value) for one in store.states(step=4)}
+    assert states == {"a": (3, 0.75), "b": (2, 1.5), "d": (2, 0.5)}
+    chosen = r3.states(count=9, step=4)
+    given = sorted((prefix.state.uid, prefix.ids.tolist()) for prefix in chosen.prefixes)
+    assert given == [("a", [1, 2, 3]), ("b", [5, 5]), ("d", [5, 5])]
+    (of_solution,) = [one for one in chosen.prefixes if one.state.uid == "a"]
+    assert of_solution.logprobs.tolist() == [0, 0, 0]
+    assert chosen.metrics["r3/rrl/of_solutions"] == 1
+    again = [failure(uid, [6, 6, 6, 6]) for uid in "ab"]
+    r3.mark_states(again, {}, step=4, explained=0.5, values_of=values_of)
+    assert asked == [["a", "b"], ["b"]]  # that of "a" has a state
+    r3.roll_back(3)  # as if the step had never been: it may take part again
+    r3.mark_states(again, {}, step=3, explained=0.5, values_of=values_of)
+    assert asked[2:] == [["a", "b"]]
+    store.close()
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 40), st.booleans()), min_size=1, max_size=6),
     st.integers(1, 40),

@@ -229,7 +229,9 @@ def warm_started(case: dict, rank: int, trainer: ActorPPOTrainer) -> list[dict]:
             make_rollout(prompt=ids[:cut], ids=ids[cut:], verdict=Verdict.CORRECT)
             for ids, cut in drawn
         ]
-        warm_start.warm_start(group, rows, trainer.args, passes=1, pad_token_id=0)
+        warm_start.warm_start(
+            group, rows, trainer.args, passes=1, pad_token_id=0, scale=case["warm_start"]
+        )
     return []
 
 

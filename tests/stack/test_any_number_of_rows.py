@@ -82,7 +82,7 @@ def run_ranks(
     loads=0,
     off_policy=False,
     chunk_tokens=None,
-    warm_start=False,
+    warm_start=0.0,
     idle=(),
     skips_idle=False,
     loss="ppo",
@@ -185,19 +185,25 @@ def test_the_update_is_that_of_one_process(tmp_path, model, ranks, stage, dynami
     assert_moved_alike(start_of(model), result["weights"], expected)
 
 
-@pytest.mark.parametrize(("ranks", "dynamic"), [(2, False), (1, True)])
-def test_a_warm_start_is_supervised_training_in_one_process(tmp_path, model, ranks, dynamic):
-    """At ratio 1 and advantage 1 the policy gradient is that of the mean negative log-likelihood."""
+@pytest.mark.parametrize(("ranks", "dynamic", "scale"), [(2, False, 2.0), (1, True, 1.0)])
+def test_a_warm_start_is_supervised_training_in_one_process(
+    tmp_path, model, ranks, dynamic, scale
+):
+    """At ratio 1 and advantage 1 the policy gradient is that of the mean negative log-likelihood. With the
+    optimizer's states on the host, where DeepSpeed lost all micro-batches but the last (arXiv 2604.23747)."""
     result = run_ranks(
         tmp_path,
         model,
         ranks=ranks,
         stage=2,
         dynamic=dynamic,
+        offload=True,
         rows_per_step=[7, 5],
-        warm_start=True,
+        warm_start=scale,
     )
-    expected, _ = one_process(model, rows_per_step=[7, 5], advantage=1.0)
+    expected, _ = one_process(
+        model, rows_per_step=[7, 5], advantage=1.0, learning_rates=(scale * LEARNING_RATE,)
+    )
     assert_moved_alike(start_of(model), result["weights"], expected)
 
 

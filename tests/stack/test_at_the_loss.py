@@ -8,16 +8,23 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from openrlhf.models.loss import PolicyLoss
+from openrlhf.models.loss import PolicyLoss, SFTLoss
 from openrlhf.trainer.ppo_utils.experience import balance_experiences
 from openrlhf.trainer.ray import ppo_actor
+from transformers import get_scheduler
 
 from r3_openrlhf.config.algorithms import ALGORITHMS, overlong_penalty
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.types import Context, Verdict
-from r3_openrlhf.stack.policy_update import R3ActorTrainer, R3ReplayBuffer
+from r3_openrlhf.stack import warm_start
+from r3_openrlhf.stack.policy_update import (
+    R3ActorTrainer,
+    R3ReplayBuffer,
+    scaled_rate,
+    supervised_loss,
+)
 from tests.method.core.test_losses import written_out as loss_of_row
 from tests.stack import written_out
 from tests.stack.test_baselines import ValuedRecording
@@ -53,6 +60,7 @@ OWN = {  # what is tried of R³: the settings, and their reading in written_out.
     },
 }
 STOCK = [name for name, one in ALGORITHMS.items() if not one.own_advantages]
+SINGLE = [name for name in STOCK if not ALGORITHMS[name].compares_groups]
 NOTHING_RECALLED = ("graded", "ungraded", "partial", "truncated", "short")
 KINDS = (*NOTHING_RECALLED, "recalled", "reflection", "rehearsed")
 LAYOUTS = {  # ranks, dynamic, packed
@@ -93,9 +101,8 @@ class Rollouts:
                 if self.kind == "truncated" and not right
                 else 2 + (5 * i + number) % 11
             )
-            verdict = (
-                U if self.kind == "ungraded" and i % 2 and i < self.g - 1 else C if right else W
-            )
+            is_lost = i % 2 and i < self.g - 1 if self.g > 1 else number == 2
+            verdict = U if self.kind == "ungraded" and is_lost else C if right else W
             context = Context.REFLECTION if self.kind == "reflection" else Context.PLAIN
             truncated = self.kind == "truncated" and not right
             self.samples.append(
@@ -146,6 +153,7 @@ def config_of(settings, g):
     sizes = [
         f"rollout.n_samples_per_prompt={g}",
         f"rollout.batch_size={NUM_GROUPS}",
+        "rollout.micro_batch_size=2",
         f"rollout.max_new_tokens={MAX_TOKENS}",
     ]
     return load_config(
@@ -293,8 +301,9 @@ class Engine(SimpleNamespace):
         pass
 
 
-def one_rank(config, args, experiences, together):
-    """Run the real update of these experiences on a model of known log-probs."""
+def one_rank(config, args, experiences, together, *, supervised_in=None):
+    """Run the real update of these experiences on a model of known log-probs. supervised_in: windows of
+    a warm start, whose loss it is then."""
     trainer = R3ActorTrainer.__new__(R3ActorTrainer)
     engine = Engine(optimizer=SimpleNamespace())
     engine.model = engine
@@ -337,6 +346,8 @@ def one_rank(config, args, experiences, together):
         low, high, policy_loss_type=config.flag("actor.policy_loss_type") or "ppo", **of_flags
     )
     trainer.use_loss(config.loss, config.loss_settings)
+    if supervised_in:
+        trainer.actor_loss_fn, trainer.replay_buffer.windows = supervised_loss(), supervised_in
     loss_fn = trainer.actor_loss_fn
 
     def spy(log_probs, old, advantages, action_mask, **others):
@@ -383,8 +394,15 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("g", [8, *(pytest.param(g, marks=pytest.mark.soak) for g in (3, 16))])
-@pytest.mark.parametrize(("name", "kind"), CASES)
+@pytest.mark.parametrize(
+    ("name", "kind", "g"),
+    [
+        *((*case, 8) for case in CASES),
+        *(pytest.param(*case, 3, marks=pytest.mark.soak) for case in CASES),
+        *(pytest.param(*case, 16, marks=pytest.mark.soak) for case in CASES),
+        *((name, kind, 1) for name in SINGLE for kind in ("graded", "ungraded")),
+    ],
+)
 def test_what_enters_the_loss_is_what_the_page_says(name, kind, g, monkeypatch):
     settings = OWN[name][0] if name in OWN else [f"algo={name}"]
     config = config_of([*settings, *["replay.rehearse.share=0.25"] * (kind == "rehearsed")], g)
@@ -418,6 +436,93 @@ def test_what_enters_the_loss_is_what_the_page_says(name, kind, g, monkeypatch):
         )
 
 
+class Actors:
+    """The policy's ranks, as threads, for a warm start."""
+
+    def __init__(self, config, args, together):
+        self.config, self.args, self.together, self.found = config, args, together, None
+
+    def async_run_method_batch(self, *, method_name, experience):
+        assert method_name == "append"
+        self.rows = experience
+
+    def async_run_method(self, name, *, windows, scale):
+        assert (name, scale) == ("fit_supervised", 1.0)
+        rows, ranks = self.rows, self.together.ranks
+        if self.args.train.dynamic_batch_enable:
+            rows = balance_experiences(rows, self.args)
+        chunk = len(rows) // ranks
+        self.found = self.together.run(
+            lambda rank: one_rank(
+                self.config,
+                self.args,
+                rows[rank * chunk : (rank + 1) * chunk],
+                self.together,
+                supervised_in=windows,
+            )
+        )
+        return [{}]
+
+
+@pytest.mark.parametrize(
+    ("layout", "batch_size"), [*((name, 12) for name in LAYOUTS), ("one rank", 6)]
+)
+def test_supervised_training_is_openrlhfs_loss_over_all_tokens_at_once(
+    layout, batch_size, monkeypatch
+):
+    """The mean over an update's tokens, whatever micro-batches they meet in (arXiv 2604.23747 found a
+    mean of means in the baselines of others); two updates: of each its own tokens."""
+    ranks, dynamic, packed = LAYOUTS[layout]
+    config = config_of(["algo=r3"], 3)
+    rows = [one.r3_rollout for one in Rollouts("graded", 3).samples]
+    assert len({one.num_tokens for one in rows}) > 5
+    actors = Actors(
+        config,
+        args_of(config, ranks, dynamic=dynamic, packed=packed),
+        Together(ranks, monkeypatch),
+    )
+    actors.args.ds.enable_sleep = False
+    monkeypatch.setattr(warm_start, "ray", SimpleNamespace(get=lambda refs: refs))
+    warm_start.warm_start(
+        actors, rows, actors.args, passes=1, pad_token_id=0, batch_size=batch_size
+    )
+    seen = [row for of_rank, _ in actors.found for row in of_rank]
+    assert sorted(tokens for tokens, *_ in seen) == sorted(
+        tuple(one.response_ids.tolist()) for one in rows
+    )
+    updates = [seen] if batch_size == 12 else [seen[:6], seen[6:]]
+    expected = [openrlhfs_sft_loss([tokens for tokens, *_ in one]) for one in updates]
+    total = math.fsum(loss for _, loss in actors.found)
+    assert total == pytest.approx(math.fsum(expected), rel=1e-5)
+
+
+def openrlhfs_sft_loss(rows):
+    """Upstream's SFTLoss over a padded batch of all rows."""
+    width = max(map(len, rows))
+    logprobs_BA, mask_BA = torch.zeros(len(rows), width), torch.zeros(len(rows), width)
+    for i, tokens in enumerate(rows):
+        logprobs_BA[i, : len(tokens)] = torch.tensor([current_logprob(one) for one in tokens])
+        mask_BA[i, : len(tokens)] = 1
+    return SFTLoss()(logprobs_BA, mask_BA).item()
+
+
+def test_the_rate_of_supervised_training_is_the_schedules_again_afterwards():
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.5)
+    scheduler = get_scheduler("linear", optimizer, num_warmup_steps=0, num_training_steps=10)
+    rates = []
+    with scaled_rate(optimizer, scheduler, 4.0):
+        for _ in range(2):
+            parameter.grad = torch.ones(1)
+            rates.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            scheduler.step()
+    assert rates == [2.0, 1.8]
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.4)
+    scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.35)
+
+
 def whole_loss(config, rows):
     """A mean over the step's tokens, or over its responses."""
     kind = config.flag("actor.policy_loss_type") or config.train.loss.rpartition(":")[2]
@@ -435,9 +540,9 @@ def whole_loss(config, rows):
     return math.fsum(total / count for total, count in of_rows) / len(of_rows)
 
 
-@pytest.mark.parametrize("algo", ["r3", *STOCK])
+@pytest.mark.parametrize("algo", ["r3", *(name for name in STOCK if name not in SINGLE)])
 def test_a_group_of_one_is_refused(algo):
     with pytest.raises(
-        ConfigError, match="rollout.n_samples_per_prompt is 1; advantages compare"
+        ConfigError, match="n_samples_per_prompt is 1, but algo is .*compares the responses"
     ):
         config_of([f"algo={algo}"], 1)

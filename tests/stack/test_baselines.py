@@ -43,10 +43,11 @@ def rollouts():
     return found
 
 
-def samples_of(rollouts):
+def samples_of(rollouts, group_size):
     made = []
     for i, (ids, logprobs, verdict, reward) in enumerate(rollouts):
-        one = sample(Verdict(verdict), prompt=f"problem {i // G}", tokens=ids, reward=reward)
+        prompt = f"problem {i // group_size}"
+        one = sample(Verdict(verdict), prompt=prompt, tokens=ids, reward=reward)
         one.rollout_log_probs = torch.tensor([[0.0, *logprobs]])
         made.append(one)
     return made
@@ -69,13 +70,17 @@ class ValuedStock(Valued, Stock):
     pass
 
 
-def experiences_of(cls, rollouts, algo, *, gamma=1.0, lambd=1.0):
+def experiences_of(cls, rollouts, algo, *, gamma=1.0, lambd=1.0, group_size=G, holes=()):
     if ALGORITHMS[algo].has_critic:
         cls = {Recording: ValuedRecording, Stock: ValuedStock}[cls]
     made = maker(cls)
+    made.args.rollout.n_samples_per_prompt = group_size
     made.args.algo.advantage.gamma, made.args.algo.advantage.lambd = gamma, lambd
     made.advantage_estimator = made.args.algo.advantage.estimator = ALGORITHMS[algo].estimator
-    return made.make_experience_batch(samples_of(rollouts))
+    samples = samples_of(rollouts, group_size)
+    for i, places in enumerate(holes):
+        samples[i] = with_given(samples[i], places)
+    return made.make_experience_batch(samples)
 
 
 @pytest.mark.parametrize("scale", [1.0, -7.3], ids=["rewards of verdicts", "any real numbers"])
@@ -83,7 +88,39 @@ def experiences_of(cls, rollouts, algo, *, gamma=1.0, lambd=1.0):
 def test_a_run_of_ours_has_upstreams_advantages_to_the_last_digit(rollouts, algo, scale):
     # as many micro-batches: upstream's mean over all tokens adds in their order
     whole = [(*row, scale * reward + math.log(scale**2)) for *row, reward in rollouts[: 15 * G]]
-    ours, theirs = (experiences_of(cls, whole, algo) for cls in (Recording, Stock))
+    assert_upstreams(whole, algo)
+
+
+@pytest.mark.parametrize(
+    "algo", [name for name in STOCK if not ALGORITHMS[name].compares_groups]
+)
+def test_so_has_a_run_with_one_response_a_prompt(rollouts, algo):
+    assert_upstreams(rollouts[: 15 * G], algo, group_size=1)
+
+
+def test_a_step_of_single_responses_is_recorded_and_counted():
+    """Rewards 1.3333, 0 and 1.3333 of the graded ones: a mean of .8889."""
+    made = maker(Recording, config=load_config("cpu_smoke", ["algo=flash_reinforce"]))
+    made.args.rollout.n_samples_per_prompt = 1
+    made.advantage_estimator = made.args.algo.advantage.estimator = "flash_reinforce"
+    made.config.reward.max_ungraded_rate = 0.5
+    verdicts = (Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED, Verdict.CORRECT)
+    made.make_experience_batch(
+        [sample(verdict, prompt=f"problem {i}") for i, verdict in enumerate(verdicts)]
+    )
+    by_uid = {record["uid"]: record["advantage"] for record in made.records}
+    assert by_uid["problem 2"] is None and [
+        by_uid[f"problem {i}"] for i in (0, 1, 3)
+    ] == pytest.approx([4 / 9, -8 / 9, 4 / 9])
+    numbers = {"single": 3, "mixed": 0, "all_correct": 0, "none_correct": 0, "left_out": 1}
+    assert {name: made.metrics[f"r3/groups/{name}"] for name in numbers} == numbers
+    assert made.metrics["r3/tokens/single"] == 9
+
+
+def assert_upstreams(rollouts, algo, **settings):
+    ours, theirs = (
+        experiences_of(cls, rollouts, algo, **settings) for cls in (Recording, Stock)
+    )
     for name in ("advantages", "returns"):
         for one, other in zip(by_row(ours, name), by_row(theirs, name), strict=True):
             assert torch.equal(one, other)
@@ -127,6 +164,58 @@ def test_advantages_of_ppo_are_those_of_a_written_out_loop(rollouts):
         told, abs=1e-4
     )
     assert explained_variance(experiences_of(Recording, rollouts, "grpo")) == {}
+
+
+def test_gae_by_hand_goes_over_given_tokens():
+    """.2, then .1 + .95 times the next one: three given tokens are no step."""
+    values = torch.tensor([[0.5, 0.6, 9.0, 9.0, 9.0, 0.7, 0.8]])
+    mask = torch.tensor([[1, 1, 0, 0, 0, 1, 1]])
+    rewards = torch.tensor([[0.0, 0.0, 9.0, 0.0, 0.0, 0.0, 1.0]])
+    advantages, returns = Recording.__new__(Recording).get_advantages_and_returns(
+        values, rewards, mask, 1.0, 0.95
+    )
+    expected = [0.456725, 0.3755, 0, 0, 0, 0.29, 0.2]
+    assert advantages[0].tolist() == pytest.approx(expected)
+    assert returns[0].tolist() == pytest.approx([0.956725, 0.9755, 0, 0, 0, 0.99, 1.0])
+
+
+@pytest.mark.parametrize("algo", ["ppo", "reinforce_pp"])
+@pytest.mark.parametrize(("gamma", "lambd"), [(1.0, 0.95), (0.9, 1.0), (0.9, 0.8)])
+def test_given_tokens_change_no_advantage_of_a_sampled_one(rollouts, algo, gamma, lambd):
+    """Runs of given tokens between the recorded ones, in every other row, at the beginning, inside and at
+    the end: OpenRLHF's own advantages of the rows without them, to the last digit."""
+    rows = rollouts[: 15 * G]
+    plain = experiences_of(Stock, rows, algo, gamma=gamma, lambd=lambd)
+    holes = [sorted({0, 1 + i % 5, 3 + i % 7}) if i % 2 else [] for i in range(len(rows))]
+    found = experiences_of(Recording, rows, algo, gamma=gamma, lambd=lambd, holes=holes)
+    for name in ("advantages", "returns"):
+        for one, other in zip(by_row(found, name), by_row(plain, name), strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=2e-6)
+    stock = experiences_of(Stock, rows, algo, gamma=gamma, lambd=lambd, holes=holes)
+    if algo == "ppo" or gamma < 1:  # which has them fade
+        pairs = zip(by_row(stock, "returns"), by_row(plain, "returns"), strict=True)
+        assert max((one - other).abs().max().item() for one, other in pairs) > 0.1
+
+
+def with_given(sample, places, *, length=6):
+    """The sample with runs of given tokens before these of its sampled ones."""
+    start = sample.sequences.size(1) - sample.r3_rollout.num_tokens
+    parts = {"sequences": [], "logprobs": [], "mask": []}
+    for t, token in enumerate(sample.sequences[0, start:].tolist()):
+        given = length if t in places else 0
+        parts["sequences"] += [7] * given + [token]
+        parts["logprobs"] += [0.0] * given + [sample.rollout_log_probs[0, start - 1 + t].item()]
+        parts["mask"] += [0] * given + [1]
+    before = torch.zeros(start - 1)
+    sample.sequences = torch.cat(
+        [sample.sequences[:, :start], torch.tensor([parts["sequences"]])], dim=1
+    )
+    sample.attention_mask = torch.ones_like(sample.sequences)
+    sample.rollout_log_probs = torch.cat([before, torch.tensor(parts["logprobs"])])[None]
+    mask = torch.cat([before, torch.tensor(parts["mask"])])[None]
+    sample.action_mask = mask.to(sample.action_mask.dtype)
+    sample.total_length = torch.tensor([sample.sequences.size(1)])
+    return sample
 
 
 def test_eq_3_never_becomes_a_critics_returns(tmp_path):

@@ -20,6 +20,7 @@ from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.settings import ImportedSettings, RehearsalSettings
 from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict
+from r3_openrlhf.stack import experience_values
 from r3_openrlhf.stack.experience_maker import R3ExperienceMaker, StockExperienceMaker
 from r3_openrlhf.stack.imported import measured
 from r3_openrlhf.stack.read_rows import drawn
@@ -174,6 +175,27 @@ def history_with(*rollouts):
     store = HistoryStore.open(":memory:")
     store.commit_step(3, 1, list(rollouts))
     return store
+
+
+class CriticOfPositions:
+    """Two ranks of a critic whose value before a token is its position in the row."""
+
+    _actor_handlers, duplicate_actors = (0, 1), 1
+
+    def async_run_method_batch(self, *, method_name, sequences, attention_mask, action_mask):
+        assert method_name == "forward" and len(sequences) % 2 == 0
+        found = [torch.arange(1.0, mask.size(1) + 1)[None] for mask in action_mask]
+        return [found[: len(found) // 2], found[len(found) // 2 :]]
+
+
+def test_values_of_a_solution_are_before_each_of_its_tokens(monkeypatch):
+    """As the value of its prefixes, which a batch is chosen by."""
+    monkeypatch.setattr(experience_values.ray, "get", lambda refs: refs)
+    rows = [sample(C, tokens=tuple(range(3, 3 + length))).r3_rollout for length in (4, 2, 5)]
+    found = experience_values.values_of_solutions(CriticOfPositions(), rows)
+    assert [values.tolist() for values in found] == [[2, 3, 4, 5], [2, 3], [2, 3, 4, 5, 6]]
+    of_prefixes = experience_values.values_of_prefixes(CriticOfPositions(), rows, [1, 1, 3])
+    assert of_prefixes == [found[0][1], found[1][1], found[2][3]]
 
 
 def test_a_success_behind_a_reflection_prompt_joins_with_the_actors_logprobs_of_the_plain_prompt():

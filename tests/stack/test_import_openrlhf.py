@@ -200,10 +200,15 @@ def test_an_estimator_that_is_not_here():
             "--data.prompt_dataset",
             "x",
             "--algo.advantage.estimator",
-            "flash_reinforce",
+            "rloo",
+            "--algo.dynamic_filtering_enable",
+            "--reward.remote_url",
+            "http://host",
+            "--rollout.n_samples_per_prompt",
+            "8",
         ]
     )
-    assert "--algo.advantage.estimator: flash_reinforce is none of grpo, rloo" in text
+    assert "--algo.advantage.estimator: rloo is none of dapo" in text
 
 
 @pytest.mark.parametrize(
@@ -214,6 +219,13 @@ def test_an_estimator_that_is_not_here():
             "ppo",
         ),
         ("--algo.advantage.estimator reinforce", "reinforce_pp"),
+        ("--algo.advantage.estimator flash_reinforce", "flash_reinforce"),
+        (
+            "--algo.advantage.estimator flash_reinforce --actor.loss_agg_mode seq-mean-token-mean "
+            "--algo.advantage.is_correction_level seq --algo.advantage.is_correction_gating binary_kl "
+            "--algo.advantage.is_correction_threshold 5e-3",
+            "flash_reinforce",
+        ),
         ("--algo.advantage.estimator dr_grpo --algo.kl.use_loss", "dr_grpo"),
         ("--algo.advantage.estimator group_norm --actor.policy_loss_type gspo", "gspo"),
         ("--algo.advantage.estimator group_norm", "grpo"),
@@ -240,6 +252,9 @@ def test_an_estimator_and_its_loss_are_a_preset(flags, algo):
         "algo.kl.use_loss",
         "algo.kl.estimator",
     ]
+    if algo == "flash_reinforce":
+        kept += ["actor.loss_agg_mode", "rollout.n_samples_per_prompt", "train.batch_size"]
+        kept += [f"algo.advantage.is_correction_{name}" for name in ("level", "gating")]
     if algo == "ppo":
         critic = [
             "freezing_steps",

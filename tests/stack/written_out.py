@@ -193,12 +193,15 @@ WHITENED = ("gae", "reinforce", "reinforce_baseline")  # over the step's tokens
 def stock(rollouts, *, estimator, penalty=lambda length: 0.0, values_of=None):
     """OpenRLHF's estimators over the graded rows; an ungraded row has no tokens in the loss."""
     entering = []
+    of_step = [one.graded_reward for one in rollouts if one.verdict is not U]
+    baseline = statistics.fmean(of_step) if estimator == "flash_reinforce" else 0.0
     for group in grouped(rollouts):
         graded = [one for one in group if one.verdict is not U]
         rewards = [one.graded_reward - penalty(one.num_tokens) for one in graded]
         for one, value in zip(graded, stock_values(estimator, rewards), strict=True):
             critic = values_of(one) if estimator == "gae" else [0.0] * one.num_tokens
-            advantages = [value - before for before in critic]  # GAE with gamma and lambda 1
+            # GAE with gamma and lambda 1
+            advantages = [value - baseline - before for before in critic]
             entering.append(
                 Entering(one.prompt_ids.tolist(), one.response_ids.tolist(), advantages)
             )
@@ -209,7 +212,7 @@ def stock(rollouts, *, estimator, penalty=lambda length: 0.0, values_of=None):
 
 def stock_values(estimator, rewards):
     """One advantage per graded row of a group, before a critic and whitening."""
-    if estimator in ("gae", "reinforce"):
+    if estimator in ("gae", "reinforce", "flash_reinforce"):
         return rewards
     if len(rewards) < 2:
         return [0.0] * len(rewards)

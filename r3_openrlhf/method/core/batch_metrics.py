@@ -36,7 +36,10 @@ def group_metrics(batch: MixedBatch) -> dict[str, float]:
         if group.state is GroupState.MIXED and group.context is Context.PLAIN:
             fresh = fresh_rollouts(batch, group)
             mixed_verdicts += [rollout.verdict is Verdict.CORRECT for rollout in fresh]
-    return {
+    single: dict[str, float] = {}
+    if batch.keeps_single:
+        single["r3/groups/single"] = count(g.state is GroupState.TOO_SMALL for g in groups)
+    return single | {
         "r3/groups/all_correct": count(g.state is GroupState.ALL_CORRECT for g in groups),
         "r3/groups/none_correct": count(g.state is GroupState.NONE_CORRECT for g in groups),
         "r3/groups/mixed": count(g.state is GroupState.MIXED for g in groups),
@@ -49,9 +52,10 @@ def group_metrics(batch: MixedBatch) -> dict[str, float]:
 
 def token_metrics(batch: MixedBatch) -> dict[str, float]:
     """Count the sampled tokens by the state of a plain group, or by the context of another one."""
-    tokens = dict.fromkeys(TOKEN_KINDS, 0)
+    tokens = dict.fromkeys([*TOKEN_KINDS, *["single"] * batch.keeps_single], 0)
     for group in batch.groups:
         kind = str(group.state if group.context is Context.PLAIN else group.context)
+        kind = "single" if kind == GroupState.TOO_SMALL else kind
         tokens[kind] += sum(r.num_sampled_tokens for r in fresh_rollouts(batch, group))
     return {f"r3/tokens/{kind}": float(number) for kind, number in tokens.items()}
 

@@ -156,12 +156,20 @@ class MixedBatch:
     Args:
         rollouts: everything that was sampled this step.
         group_ids: one hashable id per rollout; equal ids are one group.
+        keeps_single: a group with one graded rollout stays, for advantages that compare no groups.
     """
 
-    def __init__(self, rollouts: Sequence[Rollout], group_ids: Sequence[Hashable]) -> None:
+    def __init__(
+        self,
+        rollouts: Sequence[Rollout],
+        group_ids: Sequence[Hashable],
+        *,
+        keeps_single: bool = False,
+    ) -> None:
         if len(rollouts) != len(group_ids):
             raise ValueError(f"{len(rollouts)} rollouts but {len(group_ids)} group ids")
         self.rollouts = list(rollouts)
+        self.keeps_single = keeps_single
         self.rows: list[Row] = []
         self.groups: list[Group] = []
         self.num_ungraded = sum(r.verdict is Verdict.UNGRADED for r in rollouts)
@@ -173,7 +181,7 @@ class MixedBatch:
         for indices in members.values():
             graded = [i for i in indices if rollouts[i].verdict is not Verdict.UNGRADED]
             state = group_state([rollouts[i].verdict for i in graded])
-            if state is GroupState.TOO_SMALL:
+            if state is GroupState.TOO_SMALL and not (keeps_single and graded):
                 self.num_left_out_groups += 1
                 self._alone += graded
                 continue

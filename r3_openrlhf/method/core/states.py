@@ -1,4 +1,5 @@
-"""Promising states of failed responses, by a critic's values, to start from (docs/method.md, 10).
+"""Promising states of failed responses and of imported solutions, by a critic's values, to start from
+(docs/method.md, 10).
 
 RRL (arXiv 2504.14363): early in training the policy reaches states that it cannot finish, and later
 avoids; their values tell them apart. A *state* is a prefix of a stored response; some groups start
