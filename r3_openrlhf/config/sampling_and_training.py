@@ -49,7 +49,7 @@ class RolloutConfig:
     # whole; what is unfinished is paused, and goes on in the next one. 0: a step waits for its longest response
     partial: float = number(0.0, min=0)
     # a group that was paused so often is waited for
-    max_pauses: int = number(3, min=1)
+    max_pauses: int = number(2, min=1)
     collect: CollectConfig = field(default_factory=CollectConfig)
 
     def __post_init__(self) -> None:

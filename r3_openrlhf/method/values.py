@@ -62,8 +62,9 @@ def _contradictions(rollout: Rollout, *, step: int | None) -> Iterator[tuple[str
     is_imported = rollout.context is Context.IMPORTED
     if _has_surrogates(rollout.uid):
         yield "uid", "valid Unicode"
-    last = rollout.pieces[-1][-1:] if rollout.pieces else ()
-    if step is not None and max(rollout.policy_step, *last) > step:
+    if rollout.pieces and not _are_pieces(rollout):
+        yield "pieces", f"(tokens, policy step) of the {length} response tokens, steps rising from policy_step"
+    if step is not None and int(rollout.policy_steps.max(initial=rollout.policy_step)) > step:
         yield "policy_step", f"at most {step}, the optimizer steps done so far"
     if rollout.verdict is not Verdict.UNGRADED and not length:
         yield "response_ids", "at least one token, the end mark, or the verdict ungraded"
@@ -82,11 +83,6 @@ def _contradictions(rollout: Rollout, *, step: int | None) -> Iterator[tuple[str
         yield "origin", "where an imported rollout is from, and no text for any other"
     if not _are_runs(rollout.given, length=length):
         yield "given", f"runs (begin, end) of the {length} response tokens, in order and apart"
-    if rollout.pieces and not _are_pieces(rollout):
-        yield (
-            "pieces",
-            f"(tokens, policy step) of the {length} response tokens, steps rising from policy_step",
-        )
     cuts = () if rollout.state is None else rollout.state.cuts
     if not all(0 < cut < length for cut, _ in cuts):
         yield "state", f"one after at least 1 and less than {length} tokens"
