@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 def check_partial(c: R3Config) -> None:
     """ConfigError: a setting that paused responses exclude."""
     partial, pauses = c.rollout.partial, c.rollout.max_pauses
+    default = type(c.rollout).__dataclass_fields__["max_pauses"].default
+    if not partial and pauses != default:
+        raise ConfigError(
+            f"rollout.max_pauses is {pauses}, but rollout.partial is 0, so that nothing is paused; set it, or leave it out"
+        )
     if not partial:
         return
     if partial > pauses:

@@ -63,7 +63,10 @@ def _contradictions(rollout: Rollout, *, step: int | None) -> Iterator[tuple[str
     if _has_surrogates(rollout.uid):
         yield "uid", "valid Unicode"
     if rollout.pieces and not _are_pieces(rollout):
-        yield "pieces", f"(tokens, policy step) of the {length} response tokens, steps rising from policy_step"
+        yield (
+            "pieces",
+            f"(tokens, policy step) of the {length} response tokens, steps rising from policy_step",
+        )
     if step is not None and int(rollout.policy_steps.max(initial=rollout.policy_step)) > step:
         yield "policy_step", f"at most {step}, the optimizer steps done so far"
     if rollout.verdict is not Verdict.UNGRADED and not length:

@@ -510,7 +510,7 @@ def test_history_and_rollouts_keep_the_policy_step_of_every_token():
     with HistoryStore.open(":memory:") as store:
         store.commit_step(6, 1, [paused_one, plain])
         found = {
-            tuple(one.response_ids.tolist()): one.pieces
+            tuple(one.rollout.response_ids.tolist()): one.rollout.pieces
             for one in store.recall("p", Verdict.CORRECT, k=2, step=7, max_policy_lag=9)
         }
     assert found == {(1, 2, 3): ((1, 4), (2, 6)), (4, 5): ()}
