@@ -350,10 +350,11 @@ def test_files_go_with_their_checkpoints(tmp_path):
 
 def test_occupancy_counts_places_and_not_who_waits():
     """Two places: one request for 2 s, three for 1 s, none for 1 s, one for 4 s."""
-    now = 0.0
-    share = Occupancy(2, clock=lambda: now)
+    now = [0.0]
+    share = Occupancy(2, clock=lambda: now[0])
     assert share.take() == 0.0
-    for now, by in ((1, 1), (3, 1), (3, 1), (4, -1), (4, -1), (4, -1), (5, 1), (9, -1)):
+    for moment, by in ((1, 1), (3, 1), (3, 1), (4, -1), (4, -1), (4, -1), (5, 1), (9, -1)):
+        now[0] = moment
         share.change(by)
     assert share.take() == pytest.approx((2 + 2 + 0 + 4) / (2 * 8))
     assert share.take() == 0.0
@@ -367,6 +368,7 @@ def test_occupancy_counts_places_and_not_who_waits():
     [
         (["rollout.partial=-1"], "rollout.partial is -1.0; use 0 or more"),
         (["rollout.partial=2.5"], "rollout.partial is 2.5 and rollout.max_pauses is 2"),
+        (["rollout.max_pauses=3"], "rollout.max_pauses is 3, but rollout.partial is 0"),
         (["rollout.partial=1", "rollout.max_pauses=0"], "rollout.max_pauses is 0; use"),
         (["rollout.partial=1", "train.deterministic=true"], "timing decides"),
         (["rollout.partial=1", "rollout.stop=[END]"], "a text that begins before a pause"),
