@@ -218,9 +218,7 @@ class PartialSampler:
         if not unfinished:
             return True
         plain = self._plain()
-        if (
-            len(plain) <= self.batch_size
-        ):  # nothing is left to draw: the last step waits for all
+        if len(plain) <= self.batch_size:  # nothing is left to draw: the last step waits
             return False
         if any(group.pauses >= self.max_pauses for group in unfinished):
             return False
