@@ -17,7 +17,7 @@ from r3_openrlhf.rewards.exchange import Grade
 from r3_openrlhf.stack import partial_checkpoint
 from r3_openrlhf.stack.convert import Run, response_of
 from r3_openrlhf.stack.partial_engines import Occupancy
-from r3_openrlhf.stack.partial_rollouts import PartialSampler, Piece, run_lengths
+from r3_openrlhf.stack.partial_rollouts import Drawn, PartialSampler, Piece, run_lengths
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from partial_rollouts import PlayedEngines, draw_from  # noqa: E402
@@ -172,6 +172,31 @@ def test_a_run_of_so_many_steps_trains_the_problems_that_it_would_have_trained(d
     trained = {group.prompt for step in found for group in step.trained}
     assert trained == {f"p{number}" for number in range(steps * drawn["batch"])}
     assert sampler.groups == [] and sampler.num_drawn == len(trained)
+
+
+@given(drawn_settings)
+@settings(max_examples=60, deadline=None)
+def test_groups_that_belong_to_a_problem_take_no_place_and_are_not_lost(drawn):
+    """Reflection adds a group to some problems. A step counts problems alone, and the last one waits for all."""
+    length_of = lengths_of(drawn["seed"], most=30)
+    prompts = [f"p{number}" for number in range(drawn["problems"])]
+    plain = draw_from(iter(prompts), drawn["samples"])
+
+    def draw(count):
+        found = plain(count)
+        asked = [group.prompt for group in found.groups if length_of(group.prompt, 9) % 2]
+        added = draw_from((f"{prompt}+" for prompt in asked), drawn["samples"])(len(asked) + 1)
+        for group in added.groups:
+            group.is_plain = False
+        return Drawn([*found.groups, *added.groups], found.is_all)
+
+    sampler = PartialSampler(batch_size=drawn["batch"], partial=drawn["partial"], max_pauses=9)
+    steps = run_steps(sampler, PlayedEngines(length_of, places=drawn["places"]), draw=draw)
+    trained = [group.prompt for step in steps for group in step.trained]
+    reflected = [f"{prompt}+" for prompt in prompts if length_of(prompt, 9) % 2]
+    assert sorted(trained) == sorted([*prompts, *reflected])
+    problems = [sum(group.is_plain for group in step.trained) for step in steps]
+    assert problems[:-1] == [drawn["batch"]] * (len(steps) - 1) and problems[-1] > 0
 
 
 @given(drawn_settings)
