@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from r3_openrlhf.config.given_keys import value_of
 from r3_openrlhf.config.idle_rows import is_of_tokens
+from r3_openrlhf.config.partial import check_partial
 from r3_openrlhf.config.with_environment import (
     check_agent_file,
     check_environment,
@@ -33,6 +34,7 @@ def check_sections(c: R3Config) -> None:
     check_agent_file(c)
     _check_async(c)
     _check_group_size(c)
+    check_partial(c)
     _check_group_filter(c)
     _check_mechanisms(c)
     _check_keys_of_other_algorithms(c)

@@ -222,6 +222,8 @@ class Rollout:
         turns: of a whole trajectory, whose response_ids are those of all turns, and whose
             prompt_ids are the first turn's.
         extras: what the reward function returned with the reward; empty when recalled.
+        pieces: (tokens, policy step of the weights that sampled them) in order, where it was paused
+            (rollout.partial) and policy_step is that of the first; (): all tokens are of policy_step.
         origin: of an imported rollout, where it is from.
 
     Raises:
@@ -250,6 +252,7 @@ class Rollout:
     turns: tuple[PlayedTurn, ...] | None = None
     extras: dict[str, float | str] = field(default_factory=dict)
     origin: str = ""
+    pieces: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         self.context = Context.checked("context", self.context)
@@ -286,6 +289,14 @@ class Rollout:
         for begin, end in self.given:
             mask[begin:end] = False
         return mask
+
+    @property
+    def policy_steps(self) -> np.ndarray:
+        """Optimizer steps of the weights that sampled each token: int64 [response tokens]."""
+        if not self.pieces:
+            return np.full(len(self.response_ids), self.policy_step, dtype=np.int64)
+        lengths, steps = zip(*self.pieces, strict=True)
+        return np.repeat(np.array(steps, dtype=np.int64), lengths)
 
     @property
     def prefix_tokens(self) -> int:

@@ -62,7 +62,12 @@ def _contradictions(rollout: Rollout, *, step: int | None) -> Iterator[tuple[str
     is_imported = rollout.context is Context.IMPORTED
     if _has_surrogates(rollout.uid):
         yield "uid", "valid Unicode"
-    if step is not None and rollout.policy_step > step:
+    if rollout.pieces and not _are_pieces(rollout):
+        yield (
+            "pieces",
+            f"(tokens, policy step) of the {length} response tokens, steps rising from policy_step",
+        )
+    if step is not None and int(rollout.policy_steps.max(initial=rollout.policy_step)) > step:
         yield "policy_step", f"at most {step}, the optimizer steps done so far"
     if rollout.verdict is not Verdict.UNGRADED and not length:
         yield "response_ids", "at least one token, the end mark, or the verdict ungraded"
@@ -108,6 +113,16 @@ def _turns_add_up(rollout: Rollout) -> bool:
         return True
     num_tokens = sum(turn.num_tokens for turn in rollout.turns)
     return num_tokens == max(1, rollout.num_tokens)
+
+
+def _are_pieces(rollout: Rollout) -> bool:
+    """Tell whether the pieces of a paused response are its tokens, each of later weights."""
+    if any(len(piece) != 2 for piece in rollout.pieces):
+        return False
+    lengths = [tokens for tokens, _ in rollout.pieces]
+    steps = [step for _, step in rollout.pieces]
+    are_rising = steps == sorted(set(steps)) and steps[0] == rollout.policy_step
+    return are_rising and sum(lengths) == rollout.num_tokens
 
 
 def _are_runs(runs: Sequence[tuple[int, ...]], *, length: int) -> bool:

@@ -113,6 +113,7 @@ def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict[str, Any]
         "prefix_tokens": rollout.prefix_tokens,
         "prefix_state": _digest(rollout, rollout.prefix_tokens),
         "given": json.dumps(rollout.given) if rollout.given else None,
+        "pieces": _pieces(rollout),
     }
     if row is not None:
         record |= {
@@ -141,6 +142,13 @@ def record_of(rollout: Rollout, *, step: int, row: Row | None) -> dict[str, Any]
             "valid": turn.valid,
         }
     return record
+
+
+def _pieces(rollout: Rollout) -> str | None:
+    """Write the runs of a paused response as JSON; steps count from 1, as in the other columns."""
+    if not rollout.pieces:
+        return None
+    return json.dumps([(tokens, step + 1) for tokens, step in rollout.pieces])
 
 
 def _entropy(entropy: EntropyStatistics) -> dict[str, Any]:

@@ -45,9 +45,12 @@ class AheadGenerator(R3SamplesGenerator):
         rows, pass_rate, consumed, exhausted = super().generate_samples(**generate_kwargs)
         if rows:
             rows = SampledBatch(rows)
-            rows.facts = self.take_facts()
+            rows.facts = self.take_facts()._replace(paused=self.paused_state())
             self.step += 1
         return rows, pass_rate, consumed, exhausted
+
+    def _engines_step(self) -> int | None:
+        return None  # VersionedEngines tells them
 
 
 class R3GenerateSamplesActor(_below(ppo_trainer_async.GenerateSamplesActor)):  # type: ignore[misc]
@@ -66,9 +69,13 @@ class R3GenerateSamplesActor(_below(ppo_trainer_async.GenerateSamplesActor)):  #
             self.samples_generator, self.config, r3
         )
 
-    def start_at(self, step: int, epoch: int, totals: dict[str, float]) -> None:
-        """Continue after `step`, in `epoch`, after that many tokens. The store exists."""
+    def start_at(
+        self, step: int, epoch: int, totals: dict[str, float], paused: bytes | None
+    ) -> None:
+        """Continue after `step`, in `epoch`, after that many tokens, with these groups in flight. The store exists."""
         generator = self.samples_generator
+        if paused is not None:
+            generator.restore_paused(paused)
         generator.step, generator.epoch, generator.totals = step, epoch, totals
         if self.config.keeps_history:
             path = RunDirectory(self.config.run_dir).history
@@ -126,8 +133,14 @@ class R3TrainingActor(RecordedSteps, _below(ppo_trainer_async.TrainingActor), Ve
         states = super().init_checkpoint_states()
         self.tell_engines()
         own = self.samples_generator
-        ray.get(self.generator.start_at.remote(own.step, own.epoch, own.totals))
+        ray.get(self.generator.start_at.remote(own.step, own.epoch, own.totals, self._restored))
         return states
+
+    def _restore_paused(self, data: bytes | None) -> None:
+        self._restored = data  # for the actor that samples
+
+    def _paused_state(self) -> bytes | None:
+        return self._facts.paused
 
     def _at(self, step: int) -> None:
         super()._at(step)

@@ -84,7 +84,7 @@ def rollout_from_response(
     logprobs = np.array(response["rollout_log_probs"], dtype=np.float32)[begins:]
     if prefix_logprobs is not None:
         logprobs[: len(prefix_logprobs)] = prefix_logprobs
-    grade = payload["grade"]
+    grade, pieces = payload["grade"], payload.get("pieces", ())
     # copies: Ray's object store must not fill up with the rollouts of a step
     tokens = np.array(response["observation_tokens"], dtype=np.int32)
     return Rollout(
@@ -106,6 +106,7 @@ def rollout_from_response(
         answer=grade.extracted,
         extras=grade.extras,
         turn=payload.get("turn"),
+        pieces=tuple(pieces) if len(pieces) > 1 else (),
     )
 
 

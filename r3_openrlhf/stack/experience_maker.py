@@ -43,16 +43,18 @@ from r3_openrlhf.stack.engine_faults import is_fault
 from r3_openrlhf.stack.experience_values import (
     EXPLAINED,
     explained_variance,
+    gap_of_masks,
     gap_of_tokens,
     logprob_gap,
     rows_of,
+    sampled_at_least,
     values_of_responses,
     values_of_solutions,
 )
 from r3_openrlhf.stack.idle_rows import is_idle, num_actions
 from r3_openrlhf.stack.policy_update import RECALLED
 from r3_openrlhf.stack.read_rows import drawn, passing, set_logprobs
-from r3_openrlhf.stack.step_metrics import entropy_metrics, extra_metrics
+from r3_openrlhf.stack.step_metrics import ages, entropy_metrics, extra_metrics
 from r3_openrlhf.stack.step_warnings import early_warnings, ungraded_sentence
 
 P99_FACTOR = 10  # limit on the 99th percentile of the gap, in limits on its mean
@@ -119,7 +121,10 @@ class StockExperienceMaker(RemoteExperienceMaker):
                 explained=explained.get(EXPLAINED),
                 values_of=functools.partial(values_of_solutions, self.critic_model_group),
             )
-        self._report(batch, self._gaps(experiences, self.rollouts, unread), explained)
+        gaps = self._gaps(experiences, self.rollouts, unread)
+        if self.config.rollout.partial:
+            self._set_sampling_logprobs(experiences, self.rollouts)
+        self._report(batch, gaps, explained)
         return experiences
 
     # ── which rows pass through the policy ──
@@ -313,28 +318,55 @@ class StockExperienceMaker(RemoteExperienceMaker):
 
         Where rollouts are sampled ahead, older weights explain a difference: the sync shows in rows
         of the current ones alone, and is not reported of a step that has none."""
+        is_async, is_partial = self.config.is_async, self.config.rollout.partial > 0
         fresh = {
             i: self.step - one.policy_step for i, one in enumerate(rollouts) if one is not None
         }
         clip = self.args.actor.eps_clip_low_high
         compared = set(fresh) - set(unread)
-        current = (
-            {index for index in compared if fresh[index] == 0}
-            if self.config.is_async
-            else compared
-        )
+        if is_partial:  # tokens of older weights are in rows of current ones
+            masks, number = sampled_at_least(experiences, rollouts, compared, step=self.step)
+            gap = gap_of_masks(experiences, masks, clip=clip)
+        else:
+            current = {i for i in compared if fresh[i] == 0} if is_async else compared
+            gap, number = logprob_gap(experiences, current, clip=clip), len(current)
         found: dict[str, float] = {}
-        if current or not self.config.is_async:
-            gap = logprob_gap(experiences, current, clip=clip)
+        if number or not (is_async or is_partial):
             found = {SYNC_GAP: gap.mean, SYNC_P99: gap.p99, SYNC_CLIP: gap.outside_clip}
-            found[SYNC_ROWS] = float(len(current))
-        if not self.config.is_async:
+            found[SYNC_ROWS] = float(number)
+        if is_partial:
+            found |= ages(rollouts, step=self.step)
+        if not is_async:
             return found
         return found | {
             "r3/async/abs_logprob_gap": logprob_gap(experiences, compared, clip=clip).mean,
             "r3/async/mean_lag": sum(fresh.values()) / len(fresh) if fresh else 0.0,
             "r3/async/max_lag": float(max(fresh.values(), default=0)),
         }
+
+    def _set_sampling_logprobs(
+        self, experiences: list[Experience], rollouts: Sequence[Rollout | None]
+    ) -> None:
+        """Take the ratio of tokens of older weights (rollout.partial, openrlhf.train.async_enable) against
+        their sampling log-probs, as a recalled row's. OpenRLHF corrects stale rollouts in another way.
+
+        rollouts: of each row, None where it is not fresh."""
+        if self.args.algo.advantage.is_correction_level != "off":
+            return
+        rows = {
+            i
+            for i, one in enumerate(rollouts)
+            if one is not None and one.policy_step < self.step
+        }
+        current, _ = sampled_at_least(experiences, rollouts, rows, step=self.step)
+        for experience, current_BA in zip(experiences, current, strict=True):
+            stale_B = torch.tensor([index in rows for index in experience.index])
+            if not stale_B.any():
+                continue
+            old = experience.action_log_probs.clone()  # Ray's memory is not ours to write
+            stale_BA = stale_B[:, None] & ~current_BA
+            old[stale_BA] = experience.rollout_log_probs[stale_BA].to(old.dtype)
+            experience.action_log_probs = old
 
     def _report(
         self, batch: MixedBatch, gaps: dict[str, float], metrics: dict[str, float]
@@ -416,7 +448,8 @@ class R3ExperienceMaker(StockExperienceMaker):
         off_policy = self._set_old_logprobs(experiences, rows, batch)
         fresh = [None if row.recalled else row.rollout for row in rows]
         gaps = self._gaps(experiences, fresh, unread)
-        self._set_sampling_logprobs(experiences, rows)
+        if self.config.is_async or self.config.rollout.partial:
+            self._set_sampling_logprobs(experiences, fresh)
         self._set_advantages(experiences, rows)
         seconds["r3/time/advantage_s"] = time.perf_counter() - started
         self._report(batch, gaps, {**off_policy, **seconds})
@@ -526,25 +559,6 @@ class R3ExperienceMaker(StockExperienceMaker):
             "r3/replay/clip_fraction": gap.outside_clip,
             "r3/replay/least_likely_weight": sum(smallest) / len(smallest) if smallest else 0.0,
         }
-
-    def _set_sampling_logprobs(self, experiences: list[Experience], rows: list[Row]) -> None:
-        """Take the ratio of a fresh row of older weights (openrlhf.train.async_enable) against its
-        sampling log-probs, as a recalled row's. OpenRLHF corrects stale rollouts in another way."""
-        if not self.config.is_async or self.args.algo.advantage.is_correction_level != "off":
-            return
-        stale = {
-            i
-            for i, row in enumerate(rows)
-            if not row.recalled and row.rollout.policy_step < self.step
-        }
-        for experience in experiences:
-            mine = [
-                position for position, index in enumerate(experience.index) if index in stale
-            ]
-            if mine:
-                old = experience.action_log_probs.clone()  # Ray's memory is not ours to write
-                old[mine] = experience.rollout_log_probs[mine].to(old.dtype)
-                experience.action_log_probs = old
 
     def _set_advantages(self, experiences: list[Experience], rows: list[Row]) -> None:
         """Per-token advantages as upstream's (:307-352), from eq. 3 instead of its groups."""

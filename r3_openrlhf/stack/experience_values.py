@@ -28,6 +28,43 @@ class LogprobGap(NamedTuple):
     outside_clip: float
 
 
+def sampled_at_least(
+    experiences: list[Experience],
+    rollouts: Sequence[Rollout | None],
+    rows: Collection[int],
+    *,
+    step: int,
+) -> tuple[list[torch.Tensor], int]:
+    """Mark the action tokens of these rows that weights of `step`, or later ones, sampled.
+
+    Returns a bool mask [B, A] for each micro-batch, and the number of rows with any such token."""
+    masks, count = [], 0
+    for experience in experiences:
+        mask_BA = experience.action_mask.bool()
+        found_BA = torch.zeros_like(mask_BA)
+        for position, index in enumerate(experience.index):
+            rollout = rollouts[index] if index in rows else None
+            if rollout is None:
+                continue
+            is_new = torch.from_numpy(rollout.policy_steps[rollout.sampled] >= step)
+            if int(mask_BA[position].sum()) == len(is_new):  # else nothing of it is trained
+                found_BA[position, mask_BA[position]] = is_new
+                count += bool(is_new.any())
+        masks.append(found_BA)
+    return masks, count
+
+
+def gap_of_masks(
+    experiences: list[Experience], masks: list[torch.Tensor], *, clip: Sequence[float]
+) -> LogprobGap:
+    """Compare actor and engine on the tokens of these masks [B, A]; see `logprob_gap`."""
+    gaps = [
+        (experience.action_log_probs.float() - experience.rollout_log_probs.float())[mask_BA]
+        for experience, mask_BA in zip(experiences, masks, strict=True)
+    ]
+    return gap_of_tokens(torch.cat(gaps) if gaps else torch.zeros(0), clip=clip)
+
+
 def logprob_gap(
     experiences: list[Experience], rows: Collection[int], *, clip: Sequence[float]
 ) -> LogprobGap:

@@ -1,5 +1,6 @@
 """The vLLM Ray actor with the settings that R³ needs; everything else is OpenRLHF's."""
 
+import asyncio
 import os
 import tempfile
 from typing import Any
@@ -11,9 +12,11 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.machine.cpu import cpu_platform
 from r3_openrlhf.stack.blocked_signals import keep_blocked
 from r3_openrlhf.stack.environment import config_from_environment, on_cpu
+from r3_openrlhf.stack.partial_engines import Occupancy
 from r3_openrlhf.stack.rollout_executor import TOP_LOGPROBS
 
 DEFAULT_BATCHED_TOKENS = 8192
+PAUSE_POLL_S = 0.01
 # by its name: vLLM imports it elsewhere
 WORKER_EXTENSION = "r3_openrlhf.stack.engine_worker.WorkerWrap"
 MAX_SOCKET_PATH = 107  # Linux' limit (unix(7)) without the zero at its end
@@ -58,6 +61,10 @@ class R3RolloutActor(UpstreamRolloutActor):
 
     # optimizer steps of the weights in here; None: the caller knows
     policy_step: int | None = None
+    # with rollout.partial: is everything in here to be paused? groups that are being sampled; places taken
+    is_pausing = False
+    num_groups = 0
+    occupancy: Occupancy | None = None
 
     async def __init__(self, *args, **kwargs):
         keep_blocked()
@@ -68,6 +75,8 @@ class R3RolloutActor(UpstreamRolloutActor):
         kwargs["trust_remote_code"] = config.model.trust_remote_code  # upstream: True
         kwargs |= engine_limits(config, cpu=on_cpu())
         kwargs["worker_extension_cls"] = WORKER_EXTENSION
+        if config.rollout.partial:
+            self.occupancy = Occupancy(kwargs["max_num_seqs"])
         if on_cpu():
             kwargs["worker_extension_cls"] = os.environ.get(
                 "R3_CPU_WORKER_EXTENSION", cpu_platform.WORKER_EXTENSION
@@ -94,6 +103,81 @@ class R3RolloutActor(UpstreamRolloutActor):
         return [
             response for one in found for response in (one if isinstance(one, list) else [one])
         ]
+
+    async def generate(self, prompt_token_ids, sampling_params, multi_modal_data=None):
+        """Upstream's (vllm_engine.py:154), counted with rollout.partial."""
+        ask = UpstreamRolloutActor.generate(
+            self, prompt_token_ids, sampling_params, multi_modal_data
+        )
+        if self.occupancy is None:
+            return await ask
+        self.occupancy.change(1)
+        try:
+            return await ask
+        finally:
+            self.occupancy.change(-1)
+
+    async def continue_group(
+        self,
+        prompt: str,
+        label: str,
+        samples: list,
+        sampling_params,
+        max_length: int,
+        hf_tokenizer,
+        policy_step: int | None,
+    ) -> list:
+        """Go on with the unfinished responses to a prompt until they are whole or paused (rollout.partial).
+
+        Args:
+            samples: of each response its pieces so far; or the whole response, or None in its place.
+            policy_step: of the weights in here; None: they were told.
+
+        Returns:
+            the same, with what became of them."""
+        self.num_groups += 1
+        try:
+            found = list(samples)
+            places = [place for place, one in enumerate(samples) if isinstance(one, list)]
+            tasks = [
+                self.executor.execute(
+                    prompt=prompt,
+                    label=label,
+                    sampling_params=sampling_params,
+                    max_length=max_length,
+                    hf_tokenizer=hf_tokenizer,
+                    llm_engine=self,
+                    earlier=samples[place],
+                    policy_step=policy_step,
+                )
+                for place in places
+            ]
+            for place, one in zip(places, await asyncio.gather(*tasks), strict=True):
+                found[place] = one
+            is_whole = not any(isinstance(one, list) for one in found)
+            if is_whole and self.executor.reads_groups:
+                found = await self.executor.graded(found)
+            return found
+        finally:
+            self.num_groups -= 1
+
+    async def pause_groups(self) -> None:
+        """End the sampling of all groups that were asked before; `continue_group` returns their pieces.
+
+        A request may reach vLLM only after it was told to end all, so it is told again."""
+        self.is_pausing = True
+        try:
+            while self.num_groups:
+                requests = list(self.llm.output_processor.external_req_ids)
+                if requests:
+                    await self.llm.abort(requests)
+                await asyncio.sleep(PAUSE_POLL_S)
+        finally:
+            self.is_pausing = False
+
+    async def take_occupancy(self) -> float:
+        """Return the share of the engine's places that were taken since the last call."""
+        return 0.0 if self.occupancy is None else self.occupancy.take()
 
     async def set_policy_step(self, step: int) -> None:
         """Record that the weights just received are those after `step` optimizer steps (asynchronous)."""

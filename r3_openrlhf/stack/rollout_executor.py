@@ -32,6 +32,7 @@ from r3_openrlhf.stack.agents.tools import Tools
 from r3_openrlhf.stack.convert import Run, response_of
 from r3_openrlhf.stack.engine_faults import checked_logprobs, fault_of, grade_of_fault
 from r3_openrlhf.stack.environment import config_from_environment, on_cpu
+from r3_openrlhf.stack.partial_rollouts import PAUSED, Piece, run_lengths
 from r3_openrlhf.stack.recorded_rollouts import (
     PLAYBACK,
     RECORD,
@@ -93,8 +94,17 @@ class AgentExecutor(SamplingExecutor):
         hf_tokenizer,
         llm_engine,
         images=None,
+        *,
+        earlier: Sequence[Piece] | None = None,
+        policy_step: int | None = None,
     ):
-        """Sample, measure, grade. DataError: the prompt leaves no room for the response."""
+        """Sample, measure, grade. DataError: the prompt leaves no room for the response.
+
+        With rollout.partial, returns a list of pieces where the engine paused the response.
+
+        Args:
+            earlier: with rollout.partial, what was sampled before: the response goes on after it.
+            policy_step: of the engine's weights. None: what the engine was told."""
         record = Label.from_json(label)
         prefix = record.prefix or []  # exploration.rrl: first tokens, within its limit
         prompt_ids = hf_tokenizer(text=prompt, add_special_tokens=False)["input_ids"]
@@ -104,7 +114,8 @@ class AgentExecutor(SamplingExecutor):
                 f"the prompt of problem {record.uid} has {len(prompt_ids)} tokens, which with {max_tokens} new ones "
                 f"exceeds data.max_len={max_length}; raise data.max_len or lower rollout.max_new_tokens"
             )
-        policy_step = getattr(llm_engine, "policy_step", None)  # fixed in a response
+        if policy_step is None:
+            policy_step = getattr(llm_engine, "policy_step", None)  # fixed in a piece
         data = self.config.data.parts.get(record.source, self.config.data)
         calls = self.tools.calls(hf_tokenizer, data) if self.tools is not None else None
         pieces, finish_reason = await self._pieces(
@@ -116,7 +127,22 @@ class AgentExecutor(SamplingExecutor):
             max_tokens,
             hf_tokenizer,
             calls,
+            earlier or (),
         )
+        partial: dict = {}
+        if earlier is not None:
+            new = pieces[bool(prefix) + len(earlier) :]
+            own = [
+                *earlier,
+                *(
+                    Piece(ids=ids, logprobs_TK=found, policy_step=policy_step)
+                    for ids, found in new
+                ),
+            ]
+            if finish_reason == PAUSED:
+                return own
+            partial = {"pieces": run_lengths(own, given=len(prefix))}
+            policy_step = own[0].policy_step
         # a tool's answer earns nothing: graded is what the policy wrote, after its prefix
         own_ids = [
             *prefix,
@@ -169,6 +195,7 @@ class AgentExecutor(SamplingExecutor):
             policy_step=policy_step,  # of its weights; None: of the asking step
             tools=counts,
             fault=fault,
+            **partial,
         )
         return response if self.reads_groups else (await self.graded([response]))[0]
 
@@ -193,11 +220,15 @@ class AgentExecutor(SamplingExecutor):
         max_tokens: int,
         tokenizer,
         calls,
+        earlier: Sequence[Piece] = (),
     ) -> tuple[list[tuple[list[int], np.ndarray | None]], str]:
         """Return the response as (token ids, log-probs [T, 1 + k]; None: given) in order, and why it ended."""
         pieces: list[tuple[list[int], np.ndarray | None]] = [(prefix, None)] if prefix else []
-        so_far = list(prefix)
+        pieces += [(piece.ids, piece.logprobs_TK) for piece in earlier]
+        so_far = [one for ids, _ in pieces for one in ids]
         while True:
+            if getattr(llm_engine, "is_pausing", False):
+                return pieces, PAUSED
             stops = calls.stops if calls is not None else ()
             params = self.sampling(
                 sampling_params, tokenizer, logprobs=self.top_logprobs, stops=stops
@@ -208,9 +239,14 @@ class AgentExecutor(SamplingExecutor):
             ids, logprobs_TK, reason = await self._generate(
                 llm_engine, prompt, [*prompt_ids, *so_far], so_far, params
             )
+            is_paused = reason == ABORTED and getattr(llm_engine, "is_pausing", False)
+            if is_paused and not ids:
+                return pieces, PAUSED
             pieces.append((ids, logprobs_TK))
             so_far += ids
             room = max_tokens - len(so_far)
+            if is_paused:  # at the limit there is nothing to go on with
+                return pieces, PAUSED if room > 0 else "length"
             may_go_on = (
                 calls is not None
                 and ending_of(reason, num_tokens=len(ids)) is Ending.STOP
@@ -265,6 +301,8 @@ class AgentExecutor(SamplingExecutor):
         )
 
 
+# vLLM's finish reason of a request that it was told to end (vllm/v1/engine/__init__.py:35)
+ABORTED = "abort"
 # Most likely tokens per position for bounds on entropy (ranking.entropy_source=auto and topk).
 TOP_LOGPROBS = 20
 

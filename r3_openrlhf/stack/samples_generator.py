@@ -31,6 +31,7 @@ from r3_openrlhf.method.types import Context, Rollout, Verdict
 from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.stack.batching import effective_ranks, num_windows
 from r3_openrlhf.stack.convert import rollout_from_response
+from r3_openrlhf.stack.partial_generator import PartialSteps
 from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, RECORD
 from r3_openrlhf.stack.step_metrics import GIVEN_UP, REPETITION, TOOL_COUNTS
 from r3_openrlhf.stack.work import work_of
@@ -74,13 +75,18 @@ def keep_order(strategy: DeepspeedStrategy, config: R3Config) -> None:
 
 
 class BatchFacts(NamedTuple):
-    """Metrics of one batch of rollouts, its epoch among them, and the epoch of the next one."""
+    """Metrics of one batch of rollouts, its epoch among them, and the epoch of the next one.
+
+    is_drawn_out: has the epoch no problem left, while groups of it are in flight? paused: those, for
+    a checkpoint, where the generator is ahead of the trainer (rollout.partial)."""
 
     metrics: dict[str, float]
     next_epoch: int
+    is_drawn_out: bool = False
+    paused: bytes | None = None
 
 
-class R3SamplesGenerator(SamplesGenerator):
+class R3SamplesGenerator(PartialSteps, SamplesGenerator):
     """The trainer sets `step`, optimizer steps so far, and `epoch`, 1 for the first pass."""
 
     _sample_buffer: list[Experience]  # upstream's: what an epoch has sampled beyond its batches
@@ -108,6 +114,7 @@ class R3SamplesGenerator(SamplesGenerator):
         self.totals = {GENERATED: 0.0}
         self._occasion = "held out"  # of sampling that is not for training
         self._counts: Counter[str] = Counter()  # since the last step
+        self._start_partial()
 
     @classmethod
     def instead_of(cls, upstream: SamplesGenerator, config: R3Config, r3: R3) -> Self:
@@ -141,9 +148,13 @@ class R3SamplesGenerator(SamplesGenerator):
         self._prefixes.clear()
         self._order.clear()
         max_steps = self.config.train.max_steps
-        if (max_steps is not None and self.step >= max_steps) or self._budget_is_spent():
+        if max_steps is not None and self.step >= max_steps:
+            return [], None, 0, True
+        if self._budget_is_spent() and not self._is_in_flight():
             return [], None, 0, True
         self.before_sampling()
+        if self.partial is not None:
+            return self._generate_partial(self.partial, **generate_kwargs)
         before = self._counts.copy()
         if getattr(self, "_dataloader_iter", None) is None:
             self._seed_epoch()
@@ -168,6 +179,23 @@ class R3SamplesGenerator(SamplesGenerator):
         self._counts["r3/filter/dropped_tokens"] += sampled["generated_tokens"] - num_tokens(
             rows
         )
+        kept = self._rows_that_divide(rows)
+        self._counts["r3/filter/left_over_groups"] += (len(rows) - len(kept)) // size
+        self._counts["r3/filter/left_over_tokens"] += num_tokens(rows) - num_tokens(kept)
+        return kept, pass_rate, consumed, exhausted
+
+    def _generate_partial(self, partial, **generate_kwargs):
+        """Sample a step that does not wait for its longest responses; returns what generate_samples does."""
+        size = self.config.rollout.n_samples_per_prompt
+        self._training = True
+        try:
+            rows, pass_rate, consumed, exhausted = self._sample_partial(
+                partial, **generate_kwargs
+            )
+        finally:
+            self._training = False
+        if exhausted:
+            self.epoch += 1
         kept = self._rows_that_divide(rows)
         self._counts["r3/filter/left_over_groups"] += (len(rows) - len(kept)) // size
         self._counts["r3/filter/left_over_tokens"] += num_tokens(rows) - num_tokens(kept)
@@ -228,7 +256,9 @@ class R3SamplesGenerator(SamplesGenerator):
         """Return metrics of the last batch; counts as take_counts."""
         own = {"epoch": float(self.epoch_of_batch), "r3/time/generator_s": self.seconds}
         return BatchFacts(
-            self.take_counts() | own | self.prompts.metrics(), next_epoch=self.epoch
+            self.take_counts() | own | self.prompts.metrics() | self.partial_metrics,
+            next_epoch=self.epoch,
+            is_drawn_out=self.is_drawn_out,
         )
 
     def _budget_is_spent(self) -> bool:
@@ -374,8 +404,8 @@ class R3SamplesGenerator(SamplesGenerator):
                 [float(experience.r3_rollout.verdict is Verdict.CORRECT)]
             )
         if self._training:
-            self.totals[GENERATED] += experience.r3_rollout.num_sampled_tokens
-            self._counts["generated_tokens"] += experience.r3_rollout.num_sampled_tokens
+            if self.partial is None:  # else counted in the step that sampled them
+                self._count_tokens(experience.r3_rollout.num_sampled_tokens)
             self._counts["responses"] += 1
             self._counts.update(response["r3"].get("tools", {}))
             self._counts[GIVEN_UP] += bool(response["r3"].get("fault"))

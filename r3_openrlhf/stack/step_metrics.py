@@ -1,7 +1,9 @@
 """Metrics of a step from its fresh rollouts, as engine and reward functions gave them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
+
+import numpy as np
 
 from r3_openrlhf.method.types import Rollout
 
@@ -13,6 +15,25 @@ TOOL_COUNTS = (
 )
 GIVEN_UP = "r3/engine/given_up"
 REPETITION = "r3/engine/repetition"
+
+
+def ages(rollouts: Iterable[Rollout | None], *, step: int) -> dict[str, float]:
+    """Age of the sampled tokens of this step's fresh rollouts, in optimizer steps (rollout.partial).
+
+    step: optimizer steps done so far."""
+    found = [
+        step - one.policy_steps[one.sampled]
+        for one in rollouts
+        if one is not None and one.num_sampled_tokens
+    ]
+    if not found:
+        return {}
+    ages_T = np.concatenate(found)
+    return {
+        "partial/mean_age": float(ages_T.mean()),
+        "partial/max_age": float(ages_T.max()),
+        "partial/old_tokens": float((ages_T > 0).mean()),
+    }
 
 
 def entropy_metrics(rollouts: list[Rollout]) -> dict[str, float]:

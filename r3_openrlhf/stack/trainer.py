@@ -30,7 +30,7 @@ from r3_openrlhf.runs.kept_files import forget_superseded
 from r3_openrlhf.runs.problem_files import problems_in
 from r3_openrlhf.runs.rollout_records import record_of as rollout_record
 from r3_openrlhf.runs.stop_request import RunInterrupted, StepClock, StopRequest
-from r3_openrlhf.stack import other_ranks
+from r3_openrlhf.stack import other_ranks, partial_checkpoint
 from r3_openrlhf.stack.blocked_signals import keep_blocked
 from r3_openrlhf.stack.environment import config_from_environment
 from r3_openrlhf.stack.experience_maker import StockExperienceMaker
@@ -81,6 +81,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         self._trends: list[dict] = []  # of each step, what stack/step_warnings.py reads
         self._warned: set[str] = set()
         self._saving: dict[str, float] = {}  # timing/save, for the next step's line
+        self._facts = BatchFacts({}, next_epoch=1)  # of the batch trained last
         # upstream seeds its model actors only; the order of the prompts comes from this process
         transformers.set_seed(self.config.train.seed)
         keep_order(strategy, self.config)
@@ -142,6 +143,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
                 self.broadcast_to_vllm()
         self._at(step)
         self.samples_generator.epoch = states["episode"] + 1
+        self._restore_paused(self._read_paused(step))
         if step:  # a line is on disk before its checkpoint
             lines = self.run.read_metrics()
             self._trends = [kept(line) for line in lines]
@@ -204,6 +206,21 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         if len(generator.totals) > 1 and config.checkpoint.save_steps != -1:
             self._save(0, {}, states | {"begun": generator.totals}, now=True)
 
+    def _read_paused(self, step: int) -> bytes | None:
+        """Read the groups in flight of a checkpoint. ConfigError: damaged; or this run pauses nothing."""
+        if self.config.rollout.partial:
+            return partial_checkpoint.read(self.run.checkpoints, step=step)
+        partial_checkpoint.check_nothing_is_paused(self.run.checkpoints, step=step)
+        return None
+
+    def _restore_paused(self, data: bytes | None) -> None:
+        if data is not None:
+            self.samples_generator.restore_paused(data)
+
+    def _paused_state(self) -> bytes | None:
+        """Return the groups in flight after the step trained last; None: nothing is ever paused."""
+        return self.samples_generator.paused_state()
+
     def _at(self, step: int) -> None:
         self.samples_generator.step = self.experience_maker.step = step
 
@@ -243,6 +260,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         )
         status, global_step = super().train_step(rollout_samples, global_step)
         maker, facts = self.experience_maker, self._facts_of(rollout_samples)
+        self._facts = facts
         if global_step > self.config.critic_warmup_steps:
             status |= {"loss": status["policy_loss"], "grad_norm": status["actor_grad_norm"]}
         started = time.perf_counter()
@@ -288,6 +306,8 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
                 "episode": client_states["episode"] + 1,
                 "data_loader_state_dict": {},
             }
+        elif client_states and self._facts.is_drawn_out:  # as above: nothing is left to draw
+            client_states |= {"data_loader_state_dict": {}}
         numbers = {
             key: value
             for key, value in (logs_dict or {}).items()
@@ -345,6 +365,9 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
                     if self.history is not None
                     else None
                 )
+                paused = self._paused_state()
+                if paused is not None:  # before `latest` names the step
+                    partial_checkpoint.write(self.run.checkpoints, paused, step=global_step)
             super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
             if (
                 is_due
@@ -354,6 +377,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
                     folder, step=global_step, config=self.run.load_config(), history=record
                 )
         if is_due:
+            partial_checkpoint.forget_superseded(self.run.checkpoints)
             forget_superseded(
                 self.run, newest=global_step, max_num=self.config.checkpoint.max_num
             )

@@ -267,6 +267,7 @@ class StepWriter:
             self._ids.rollout,
             logprobs,
             json.dumps(rollout.given) if rollout.given else None,
+            json.dumps(rollout.pieces) if rollout.pieces else None,
         )
         if draft.turns is not None:
             self._put("trajectories", self._ids.rollout, digest(draft.turns), turns)

@@ -88,6 +88,7 @@ def _preference(rollout: Rollout) -> tuple[Any, ...]:
         rollout.policy_step,
         rollout.response_logprobs.tobytes(),
         rollout.given,
+        rollout.pieces,
         rollout.reward,
         rollout.epoch,
         rollout.truncated,

@@ -34,7 +34,7 @@ _SAME = (
 _ROW = (
     f"SELECT {', '.join(f'r.{name}' for name in _SAME)}, "
     "r.id, r.step, r.copies, r.evicted_at, p.uid, r.context, r.verdict, r.truncated, r.entropy_peak, r.entropy_global, "
-    "r.entropy_source, r.num_tokens, a.ids, l.data, l.given, q.id, q.num_tokens, q.ids "
+    "r.entropy_source, r.num_tokens, a.ids, l.data, l.given, l.pieces, q.id, q.num_tokens, q.ids "
     "FROM rollouts r JOIN problems p ON p.id = r.problem JOIN responses a ON a.id = r.response "
     "JOIN prompts q ON q.id = r.prompt JOIN logprobs l ON l.rollout = r.id WHERE r.id = ?"
 )
@@ -161,7 +161,7 @@ def _stored(
     row, step, copies, evicted_at, uid, context, verdict, truncated, peak, global_ = found[
         len(_SAME) :
     ][:10]
-    source, num_tokens, ids, logprobs, given, prompt, prompt_tokens, prompt_ids = found[
+    source, num_tokens, ids, logprobs, given, pieces, prompt, prompt_tokens, prompt_ids = found[
         len(_SAME) + 10 :
     ]
     if prompt not in prompts:
@@ -182,6 +182,7 @@ def _stored(
         if source is None
         else EntropyStatistics(peak=peak, global_=global_, source=source),
         given=tuple(map(tuple, json.loads(given))) if given else (),
+        pieces=tuple(map(tuple, json.loads(pieces))) if pieces else (),
         turns=read_turns(connection, codec, row),
     )
     return StoredRollout(

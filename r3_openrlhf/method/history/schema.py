@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 APPLICATION_ID = 0x52334853  # "R3HS", in the file's header
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 _TABLES = Path(__file__).with_suffix(".sql").read_text(encoding="utf-8")
 
 

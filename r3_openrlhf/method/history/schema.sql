@@ -54,7 +54,8 @@ CREATE TABLE rollouts (
     CHECK (evicted_at IS NULL OR evicted_at BETWEEN step AND 9007199254740992)) STRICT;
 -- Apart from `rollouts`, so that a walk over the rows reads no log-probs. NULL: an imported row's are not known.
 -- given: JSON of the runs [begin, end] of tokens that were not sampled; NULL: there are none.
-CREATE TABLE logprobs (rollout INTEGER PRIMARY KEY REFERENCES rollouts, data BLOB, given TEXT) STRICT;
+-- pieces: JSON of the runs [tokens, policy step] of a response that was paused; NULL: all are of rollouts.policy_step.
+CREATE TABLE logprobs (rollout INTEGER PRIMARY KEY REFERENCES rollouts, data BLOB, given TEXT, pieces TEXT) STRICT;
 -- The turns of the rows that are whole trajectories. Their responses, in a row, are the row's.
 CREATE TABLE trajectories (
     rollout INTEGER PRIMARY KEY REFERENCES rollouts, digest BLOB NOT NULL CHECK (length(digest) = 16), turns BLOB NOT NULL) STRICT;

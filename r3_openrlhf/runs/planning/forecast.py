@@ -358,16 +358,26 @@ class _Run:
             per_engine, mean=self.mean, longest=config.rollout.max_new_tokens
         )
         slots = min(config.sequences_per_engine, max(1, int(self.kv_tokens / self.length)))
-        sampling = f.decode_seconds(
-            shape,
-            lengths,
-            prompt=self.prompt,
-            slots=slots,
-            tensor_parallel=self.tp,
-            flops=gpu.flops,
-            bandwidth=gpu.bandwidth,
-            rates=rates,
-        )
+        engine = {
+            "prompt": self.prompt,
+            "slots": slots,
+            "tensor_parallel": self.tp,
+            "flops": gpu.flops,
+            "bandwidth": gpu.bandwidth,
+            "rates": rates,
+        }
+        rollout = config.rollout
+        if rollout.partial:
+            sampling = f.paused_decode_seconds(
+                shape,
+                lengths,
+                samples=rollout.n_samples_per_prompt,
+                partial=rollout.partial,
+                max_pauses=rollout.max_pauses,
+                **engine,
+            )
+        else:
+            sampling = f.decode_seconds(shape, lengths, **engine)
         tokens, all_flops = self.trained * self.length, self.ranks * gpu.flops
         passes = 1 + self.reference + self.critic
         logprobs = (

@@ -9,7 +9,8 @@ import heapq
 import math
 import random
 import statistics
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 
 from r3_openrlhf.runs.planning.shapes import ModelShape
 
@@ -205,10 +206,13 @@ def decode_seconds(
     A step reads the weights and every running sequence's keys and values once, so it is bound by
     memory (Pope et al. 2022, arXiv 2211.05102, section 2), or, with many sequences, by arithmetic;
     a fixed time is added."""
-    weights = BF16 * shape.matmul_params / tensor_parallel
-    kv = shape.kv_bytes / kv_split(shape, tensor_parallel)
-    fixed = rates.decode_step_s + (
-        2 * shape.layers * rates.allreduce_s if tensor_parallel > 1 else 0.0
+    iteration_s = _decoding(
+        shape,
+        prompt=prompt,
+        tensor_parallel=tensor_parallel,
+        flops=flops,
+        bandwidth=bandwidth,
+        rates=rates,
     )
     waiting = random.Random(0).sample(lengths, len(lengths))  # mixed, always alike
     running: list[tuple[int, int]] = []  # the decode steps at which each ends and has started
@@ -219,16 +223,138 @@ def decode_seconds(
             started_sum += step
         until = running[0][0]
         count, steps = len(running), until - step
-        context = count * prompt + count * (step + steps / 2) - started_sum
-        read = (weights + kv * context + 3 * FP32 * count * shape.vocab / tensor_parallel) / (
-            rates.decode * bandwidth
-        )
-        compute = 2 * shape.matmul_params * count / tensor_parallel / (rates.forward * flops)
-        seconds += steps * (max(read, compute) + fixed)
+        seconds += steps * iteration_s(count, count * (step + steps / 2) - started_sum)
         step = until
         while running and running[0][0] == step:
             started_sum -= heapq.heappop(running)[1]
     return seconds
+
+
+def paused_decode_seconds(
+    shape: ModelShape,
+    lengths: list[int],
+    *,
+    samples: int,
+    partial: float,
+    max_pauses: int,
+    prompt: int,
+    slots: int,
+    tensor_parallel: int,
+    flops: float,
+    bandwidth: float,
+    rates: Rates = RATES,
+) -> float:
+    """One engine, mean over steps that pause what is unfinished when their groups are whole (rollout.partial).
+
+    `lengths` are those of a step, in groups of `samples`, at random. The prompts of what goes on are
+    not read again in here: a prefill of a few seconds' tokens."""
+    iteration_s = _decoding(
+        shape,
+        prompt=prompt,
+        tensor_parallel=tensor_parallel,
+        flops=flops,
+        bandwidth=bandwidth,
+        rates=rates,
+    )
+    generator, size = random.Random(0), max(1, len(lengths) // samples)
+    groups: list[_Group] = []
+    seconds = 0.0
+    for number in range(PAUSED_STEPS + PAUSED_FILL):
+        while len(groups) < size + math.ceil(partial * size):
+            groups.append(_Group(left=generator.choices(lengths, k=samples)))
+        spent = _paused_step(groups, size, max_pauses, slots, iteration_s)
+        groups = [group for group in groups if not group.is_trained]
+        if number >= PAUSED_FILL:
+            seconds += spent
+    return seconds / PAUSED_STEPS
+
+
+# steps that are played, and first ones that fill the engine
+PAUSED_STEPS, PAUSED_FILL = 8, 4
+
+
+@dataclass(slots=True)
+class _Group:
+    """Tokens that each unfinished response still needs, and has."""
+
+    left: list[int]
+    done: list[int] = field(default_factory=list)
+    pauses: int = 0
+    is_trained: bool = False
+
+
+def _paused_step(
+    groups: list[_Group],
+    size: int,
+    max_pauses: int,
+    slots: int,
+    iteration_s: Callable[[int, float], float],
+) -> float:
+    """Play a step; mark `size` groups as trained. Returns its seconds."""
+    for group in groups:
+        group.done = group.done or [0] * len(group.left)
+    waiting = [(group, place) for group in reversed(groups) for place in range(len(group.left))]
+    running: list[tuple[int, int, int, _Group, int]] = []  # end, order, begin, group, place
+    open_places = {id(group): len(group.left) for group in groups}
+    step, seconds, order, context = 0, 0.0, 0, 0
+    while True:
+        whole = [group for group in groups if not open_places[id(group)]]
+        late = any(group.pauses >= max_pauses and open_places[id(group)] for group in groups)
+        if len(whole) >= size and not late:
+            break
+        while waiting and len(running) < slots:
+            group, place = waiting.pop()
+            order += 1
+            entry = (step + group.left[place], order, step, group, place)
+            heapq.heappush(running, entry)
+            context += group.done[place]
+        count, steps = len(running), running[0][0] - step
+        seconds += steps * iteration_s(count, context + count * steps / 2)
+        context += count * steps
+        step += steps
+        while running and running[0][0] == step:
+            _, _, begin, group, place = heapq.heappop(running)
+            context -= group.done[place] + step - begin
+            open_places[id(group)] -= 1
+            group.left[place] = 0
+    for _, _, begin, group, place in running:
+        group.left[place] -= step - begin
+        group.done[place] += step - begin
+    for group in whole[:size]:
+        group.is_trained = True
+    for group in groups:
+        kept = [place for place, left in enumerate(group.left) if left]
+        group.left = [group.left[place] for place in kept]
+        group.done = [group.done[place] for place in kept]
+        group.pauses += bool(kept)
+    return seconds
+
+
+def _decoding(
+    shape: ModelShape,
+    *,
+    prompt: int,
+    tensor_parallel: int,
+    flops: float,
+    bandwidth: float,
+    rates: Rates,
+) -> Callable[[int, float], float]:
+    """Return the seconds of one decode step of (sequences, tokens that they have besides their prompts)."""
+    weights = BF16 * shape.matmul_params / tensor_parallel
+    kv = shape.kv_bytes / kv_split(shape, tensor_parallel)
+    fixed = rates.decode_step_s + (
+        2 * shape.layers * rates.allreduce_s if tensor_parallel > 1 else 0.0
+    )
+
+    def iteration_s(count: int, tokens: float) -> float:
+        context = count * prompt + tokens
+        read = (weights + kv * context + 3 * FP32 * count * shape.vocab / tensor_parallel) / (
+            rates.decode * bandwidth
+        )
+        compute = 2 * shape.matmul_params * count / tensor_parallel / (rates.forward * flops)
+        return max(read, compute) + fixed
+
+    return iteration_s
 
 
 def forward_flops(shape: ModelShape, *, tokens: float, length: float) -> float:

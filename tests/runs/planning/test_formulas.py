@@ -217,6 +217,29 @@ def test_decoding_by_hand():
     assert f.decode_seconds(UNIT, [2, 3, 5], slots=1, **free) == pytest.approx(10)
 
 
+def test_paused_decoding_by_hand():
+    """One iteration is one second. The responses of two steps run at once, so every other step finds its groups whole."""
+    rates = f.Rates(decode_step_s=1.0)
+    free = dict(prompt=3, tensor_parallel=1, flops=1e30, bandwidth=1e30, rates=rates)
+    paused = dict(samples=2, partial=1.0, max_pauses=2, **free)
+    assert f.paused_decode_seconds(UNIT, [10] * 8, slots=99, **paused) == pytest.approx(5)
+    # where places are few there is nothing to gain: 16 responses of 10 tokens on 4 places
+    assert f.paused_decode_seconds(UNIT, [10] * 16, slots=4, **paused) == pytest.approx(40)
+
+
+@pytest.mark.parametrize(("partial", "low", "high"), [(1.0, 0.4, 0.6), (1.7, 0.33, 0.48)])
+def test_paused_decoding_is_what_the_loop_of_a_run_does(partial, low, high):
+    """Beside benchmarks/partial_rollouts.py, whose loop is the run's: .50 and .41 of the iterations."""
+    rates = f.Rates(decode_step_s=1.0)
+    free = dict(prompt=3, tensor_parallel=1, flops=1e30, bandwidth=1e30, rates=rates)
+    lengths = f.response_lengths(128 * 16, mean=2300, longest=8192, sigma=1.0)
+    waiting = f.decode_seconds(UNIT, lengths, slots=2560, **free)
+    paused = f.paused_decode_seconds(
+        UNIT, lengths, slots=2560, samples=16, partial=partial, max_pauses=2, **free
+    )
+    assert waiting == 8192 and low < paused / waiting < high
+
+
 def test_decoding_reads_the_cache_of_what_runs():
     """One response of 2 tokens behind a prompt of 4, memory alone: 2 steps read the weights, the logits and 4 + 1 tokens' keys
     and values on average."""
