@@ -24,7 +24,7 @@ from r3_openrlhf.stack.upstream_parser import installed_flags, parsed_flags
 pytestmark = pytest.mark.stack
 WORDS_OF_SCRIPT = command_words(
     [str(Path(__file__).with_name("openrlhf_command.sh"))], MODULE, NAME
-)
+).words
 SAID_OTHERWISE = {  # by the reasons on the page, or as R³ names its files
     "vllm.num_engines",
     "train.colocate_all",
@@ -112,7 +112,7 @@ LINES, WORDS, CALLS = (st.sampled_from(PARTS[name]) for name in ("lines", "words
 def test_a_script_is_read_as_bash_reads_it(lines, words, call):
     script = "\n".join(
         [
-            "A=0 B= N=n O=x P=p D='d d' V=v; ARGS=()",
+            "A=0 B= N=n O=x P=p D='d d' V=v X=x Y=y i=0 j=0; ARGS=()",
             *lines,
             call.format(" ".join(words)),
             "exit",
@@ -146,7 +146,7 @@ def test_a_command_in_quotes_is_found(tmp_path):
     (tmp_path / "s.sh").write_text(
         "N='2 4'\nsrun --overlap bash -c \"cd x; ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --a '$N'\" &>> log\n"
     )
-    assert command_words([str(tmp_path / "s.sh")], MODULE, NAME) == ["--a", "2 4"]
+    assert command_words([str(tmp_path / "s.sh")], MODULE, NAME).words == ["--a", "2 4"]
 
 
 BASE = ["--actor.model_name_or_path", "a/b", "--data.prompt_dataset", "x.jsonl"]
@@ -182,6 +182,60 @@ def test_functions_that_call_each_other_end(depth):
         for name, after in zip(names, [*names[1:], "f0"], strict=True)
     )
     assert words_after(script + "f0\npython -m M --a 1\n", re.compile("M")) == ["--a", "1"]
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "note"),
+    [
+        (
+            "for lr in 1e-6 5e-7; do python -m M --lr $lr; done",
+            ["--lr", "1e-6"],
+            "calls it 2 times; this is the call with lr=1e-6. The others have lr=5e-7",
+        ),
+        ("for lr in 1e-6; do python -m M --lr $lr; done", ["--lr", "1e-6"], None),
+        ("while true; do python -m M --a 1 && break; sleep 5; done", ["--a", "1"], None),
+        ("until python -m M --a 1; do sleep 5; done", ["--a", "1"], None),
+        (
+            "for ((seed=1; seed<4; seed++)); do python -m M --s $seed; done",
+            ["--s", "1"],
+            "a loop calls it more than once; this is the first call",
+        ),
+        ("bash -c 'for ((i=0; i<2; i++)); do A+=$i; done; python -m M $A'", ["01"], None),
+        # what a loop makes of files, of a command or of its input is not in the script
+        ("for f in *.json; do python -m M --f $f; done", ["--f", "$f"], None),
+        ("for f in $(ls); do F=$f; done; python -m M --f $F", ["--f", "$F"], None),
+        ("F=a; while read F; do F=x; done; python -m M --f $F", ["--f", "$F"], None),
+        (
+            "for f in 1 2; do F=$f; if [ -f x ]; then break; fi; done; python -m M $F",
+            ["$F"],
+            None,
+        ),
+        ("for a in x y; do\n  case $1 in s) A=$a ;; esac\ndone\npython -m M ${A-none}", ["none"], None),
+    ],
+)
+def test_a_loop_is_followed_as_far_as_the_script_decides_it(script, words, note):
+    notes = []
+    assert words_after(script, re.compile("M"), notes=notes) == words
+    assert "".join(notes).endswith(note or "") and bool(notes) is bool(note)
+
+
+def test_a_variable_of_a_loop_may_be_given():
+    script = "for f in *.json; do python -m M --f $f; done"
+    assert words_after(script, re.compile("M"), {"f": ["a.json"]}) == ["--f", "a.json"]
+
+
+@pytest.mark.parametrize("turn", ["i=$((i + 0))", "for j in {1..900}; do i=0; done"])
+def test_a_loop_without_end_is_a_sentence(turn):
+    script = f"i=0; while [ $i -lt 3 ]; do {turn}; done; python -m M"
+    with pytest.raises(ConfigError, match="take more than 1,000 turns; write the command's"):
+        words_after(script, re.compile("M"))
+
+
+def test_a_script_that_does_not_exist_is_named(tmp_path):
+    for words in ([str(tmp_path / "run.sh")], ["LR=1", "run.sh"], ["run"]):
+        with pytest.raises(ConfigError, match=rf"^{words[-1]}: there is no such script"):
+            command_words(words, MODULE, NAME)
+    assert command_words(["--a", "run.sh"], MODULE, NAME).words == ["--a", "run.sh"]
 
 
 def test_a_script_of_something_else_is_not_run(tmp_path):
