@@ -4,9 +4,10 @@ Known: assignments, defaults (`${A:-1}`, `${A:=1}`), cuts (`${A##*/}`, `${A%.*}`
 (`$((2 * A))`), quotes, comments, here-documents, functions with their arguments, `set --`, `shift`, `case` (an unknown
 word fits its first part), loops, and commands in quotes, as `srun bash -c "..."` has them. Of an `if` all assignments
 count. The body of a loop that the script alone does not decide is read once, and what it assigns is not known after it.
-`$(...)` stays as it is, but for `$(... || echo 1)`, which is 1; so does a variable that is not known."""
+`$(...)` stays as it is, but for `$(... || echo 1)`, which is 1, and paths (`$(cd "$(dirname "$0")" && pwd)`); so does a variable that is not known."""
 
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,11 @@ _HEREDOC = re.compile(
 _QUOTED = r"\"(?:\\.|[^\"\\])*\""
 _DEFAULT = rf"(?:[^{{}}\"]|{_QUOTED}|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})*"
 _FILLED = rf"\$\{{{_DEFAULT}\}}|\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+_INSIDE = r"(?:[^()]|\((?:[^()]|\([^()]*\))*\))*"  # of parentheses
+_OF_PATH = re.compile(r"(basename|dirname|realpath|readlink\s+-f)\s+(?:--\s+)?(.+)", re.S)
+_FOLDER = re.compile(
+    r"(?:cd\s+(?:--\s+)?(.+?)\s*(?:&?>\s*/dev/null\s*(?:2>&1\s*)?)?(?:&&|;)\s*)?pwd(?:\s+-[LP])?", re.S
+)
 # possessive: a quote that never ends is read once
 _DOUBLE = rf"\"(?:\\.|{_FILLED}|[^\"\\])*+\""
 _TOKEN = re.compile(
@@ -43,9 +49,10 @@ _CHANGE = (
     rf"|(?P<cut>\#\#?|%%?|//?)(?P<pattern>{_DEFAULT})"
 )
 _VARIABLE = re.compile(
-    rf"\\(?P<escaped>[\"\\$`])|\$\{{(?P<name>\w+|[@*])(?:\[[@*]\])?(?:{_CHANGE})?\}}"
+    rf"\\(?P<escaped>[\"\\$`])|\$\{{(?P<name>\w+|[@*])(?:\[(?:[@*]|(?P<first>0))\])?(?:{_CHANGE})?\}}"
     rf"|(?P<count>\$\#|\$\{{\#\}})|\$(?P<plain>[a-zA-Z_]\w*|\d|[@*])|\$\(\((?P<sum>(?:[^()]|\([^()]*\))*)\)\)"
     rf"|\$\([^()]*\|\|\s*echo\s+(?P<echo>[\w./-]+)\s*\)"
+    rf"|\$\(\s*(?P<command>(?:basename|cd|dirname|pwd|realpath|readlink)\b{_INSIDE})\)"
 )
 _ASSIGNMENT = re.compile(r"(\w+)(\+?)=(.*)", re.S)
 _BEFORE = {"export", "declare", "local", "readonly", "then", "else", "do", "{"}
@@ -85,7 +92,8 @@ def command_words(words: Sequence[str], module: re.Pattern[str], name: str) -> C
         )
         return Command(list(words[place + 1 :]), [])
     known = {match[1]: [match[3]] for match in values if match}
-    places = {"HOME": [str(Path.home())], "PWD": [str(Path.cwd())]}
+    places = {"HOME": [str(Path.home())], "PWD": [str(Path.cwd())], "0": [path]}
+    places["BASH_SOURCE"] = [path]
     notes: list[str] = []
     text = Path(path).read_text(encoding="utf-8")
     found = words_after(text, module, places | known, notes)
@@ -573,6 +581,8 @@ def _filled(text: str, known: Known) -> str:
             return str(len(known["@"]))
         if found["escaped"] or found["echo"]:
             return found["escaped"] or found["echo"]
+        if found["command"]:
+            return _path_of(found["command"].strip(), known) or found[0]
         name, default = found["name"] or found["plain"], found["default"]
         words = _words_of(name, known)
         if words is None and default is None:
@@ -583,6 +593,8 @@ def _filled(text: str, known: Known) -> str:
                 known[name] = [default]
             return default
         words = words or []
+        if found["first"]:
+            words = words[:1]
         if found["start"]:
             # of arguments; of a text it counts characters
             if name not in "@*":
@@ -594,6 +606,25 @@ def _filled(text: str, known: Known) -> str:
         return " ".join(words)
 
     return _VARIABLE.sub(value, text)
+
+
+def _path_of(command: str, known: Known) -> str | None:
+    """Return the path that `dirname PATH`, `cd PATH && pwd` and the like print; None: it is not known."""
+    of_path, of_folder = _OF_PATH.fullmatch(command), _FOLDER.fullmatch(command)
+    if of_path:
+        word = of_path[2]
+    elif of_folder:
+        word = of_folder[1] or "."
+    else:
+        return None
+    path, here = _filled_word(word, known), known.get("PWD")
+    if _IS_OPEN.search(path) or not path:
+        return None
+    if of_path and of_path[1] == "basename":
+        return None if " " in word else Path(path).name
+    if of_path and of_path[1] == "dirname":
+        return os.path.dirname(path.rstrip("/")) or "."
+    return os.path.normpath(Path(here[0], path)) if here else None
 
 
 def _cut(text: str, sign: str, pattern: str) -> str:
