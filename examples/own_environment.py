@@ -5,6 +5,7 @@ python examples/own_environment.py
 
 import random
 import re
+import sys
 
 from r3_openrlhf.problems.agents.environment import Observation, Step, environment_pool
 
@@ -49,3 +50,4 @@ if __name__ == "__main__":
             print(step.observation.text, "->", (low + high) // 2)
             step = world.submit(str((low + high) // 2)).result()
         print("success:", step.success)
+    sys.exit(not step.success)

@@ -167,7 +167,10 @@ def train(num_steps: int, *, seed: int = 0) -> list[dict[str, float]]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="R³ in a loop of plain torch")
     parser.add_argument("--steps", type=int, default=300)
-    metrics = train(parser.parse_args().steps)
+    steps = parser.parse_args().steps
+    if steps < 1:
+        parser.error(f"--steps is {steps}, so nothing would be trained; use 1 or more")
+    metrics = train(steps)
     for part in (metrics[start : start + 30] for start in range(0, len(metrics), 30)):
         print(
             ", ".join(

@@ -4,7 +4,7 @@
     r3 train experiment=cpu_smoke algo=rrl run_dir=runs/rrl reward.urls=[http://127.0.0.1:5000/get_reward] \
         reward.length_reward_max_tokens=null reward.correct_from=4
 
-The first line makes a tiny reward model, whose head is random, unless there is one in the directory: put a reward model that
+The first line makes a tiny reward model, whose head is random, if the directory does not exist, and says so: put a reward model that
 OpenRLHF trained there. Its numbers are the rewards as they are; what counts as correct, for accuracies and for algo=rrl's states, is
 a reward of `reward.correct_from` or more.
 """
@@ -44,6 +44,14 @@ def main() -> None:
     if not torch.cuda.is_available():
         cpu_platform.install()
     if not (args.directory / "config.json").is_file():
+        if args.directory.exists():
+            parser.error(
+                f"{args.directory} has no config.json, so there is no reward model; give its directory, or a new one"
+            )
+        print(
+            f"Warning: {args.directory} is new: it gets a tiny reward model with a random head, whose rewards mean nothing",
+            file=sys.stderr,
+        )
         make(args.directory)
     sys.argv = [
         "serve_rm",

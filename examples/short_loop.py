@@ -112,5 +112,7 @@ def train(
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3 or not sys.argv[2].isdecimal() or int(sys.argv[2]) < 1:
+        sys.exit(f"{__doc__}\nGive a model and a number of steps of 1 or more.")
     for line in train(sys.argv[1], steps=int(sys.argv[2])):
         print(line["accuracy"], line["r3/replay/recalled"])

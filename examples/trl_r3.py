@@ -73,4 +73,6 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--resume", action="store_true")
     given = parser.parse_args()
+    if given.steps < 1:  # TRL would train three epochs
+        parser.error(f"--steps is {given.steps}; use 1 or more")
     train(given.model, steps=given.steps, resume=given.resume)

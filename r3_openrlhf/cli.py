@@ -324,8 +324,11 @@ def import_script(context: click.Context, words: tuple[str, ...]) -> None:
     importer = importlib.import_module(
         f"r3_openrlhf.stack.{(context.info_name or '').replace('-', '_')}"
     )
-    text, refused = importer.page(command_words(words, importer.MODULE, importer.NAME))
+    command = command_words(words, importer.MODULE, importer.NAME)
+    text, refused = importer.page(command.words)
     click.echo(text, nl=False)
+    for note in command.notes:
+        click.echo(f"Note: {note}", err=True)
     if refused is not None:
         click.echo(f"To be settled before it trains: {refused}", err=True)
 

@@ -51,7 +51,7 @@ IN_ANSWERS = (
     {"amounts"},
     {"reading"},
     {"formulas", "grading"},
-    {"kinds"},
+    {"kinds", "physical_amounts"},
     {"guards", "references", "exact", "tasks"},
     {"mathematics", "reasoning_gym_tasks"},
 )

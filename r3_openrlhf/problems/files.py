@@ -3,6 +3,7 @@
 import functools
 import glob
 import itertools
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
@@ -111,10 +112,16 @@ def load_table(data: DataConfig) -> Table:
     )
 
 
+@functools.lru_cache(maxsize=4)
+def _rows_of_function(path: str, options: str) -> list[Any]:
+    """Call a function once in a process: what is checked is what is trained on. `options`: as JSON."""
+    generate, given = load_object("data.path", path), json.loads(options)
+    check_signature("data.path", path, generate, **given)
+    return list(generate(**given))
+
+
 def _generated(data: DataConfig, name: str) -> Table:
-    generate = load_object("data.path", data.path)
-    check_signature("data.path", data.path, generate, **data.reasoning_gym)
-    rows = list(generate(**data.reasoning_gym))
+    rows = _rows_of_function(data.path, json.dumps(data.reasoning_gym))
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise DataError(
             f"{name} gives no rows, or rows that are no dictionaries; give one dictionary a problem"

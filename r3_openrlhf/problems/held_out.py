@@ -17,7 +17,13 @@ from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.method.types import Rollout, Verdict
 from r3_openrlhf.problems.prompt_checks import near
 from r3_openrlhf.problems.sources import REASONING_GYM, Label, check_source, load_problems
-from r3_openrlhf.problems.training_file import line_of, read_prompts, rendered, write_once
+from r3_openrlhf.problems.training_file import (
+    drawn_before,
+    line_of,
+    read_prompts,
+    rendered,
+    write_once,
+)
 
 HELD_OUT_TEMPERATURE = 1.0
 
@@ -44,12 +50,12 @@ def held_out_data(config: R3Config) -> DataConfig | None:
     )
 
 
-def check_held_out_source(config: R3Config) -> None:
+def check_held_out_source(config: R3Config, *, are_drawn: bool = False) -> None:
     """Check `held_out` as problems.check_source does."""
     data = held_out_data(config)
     if data is not None:
         with _errors_name_the_right_key():
-            check_source(data, with_rows=config.reward.reads_rows)
+            check_source(data, with_rows=config.reward.reads_rows, are_drawn=are_drawn)
 
 
 def prepare_held_out(
@@ -65,7 +71,9 @@ def prepare_held_out(
     if data is None:
         raise ValueError("held_out.path is not set; there is nothing to prepare")
     with _errors_name_the_right_key():
-        problems = load_problems(data, with_rows=config.reward.reads_rows)
+        problems = drawn_before(data, output)
+        if problems is None:
+            problems = load_problems(data, with_rows=config.reward.reads_rows)
     labels = problems.labels
     trained = [Label.from_json(label) for label in read_prompts(training)[1]]
     uids, texts = {label.uid for label in trained}, set(map(near, trained))

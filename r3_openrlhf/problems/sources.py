@@ -16,7 +16,7 @@ from r3_openrlhf.config.answer_tasks import TASKS, check_data_set, task_for
 from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.config.no_answer import says_no_answer
 from r3_openrlhf.method.errors import DataError, quoted
-from r3_openrlhf.method.open_table import nearest
+from r3_openrlhf.method.open_table import is_import_path, nearest
 from r3_openrlhf.problems.code_rows import (
     Shape,
     columns_of,
@@ -279,12 +279,22 @@ def _findings(
     return findings
 
 
-def check_source(data: DataConfig, *, with_rows: bool = False) -> None:
+def is_of_function(data: DataConfig) -> bool:
+    """Tell whether a function of the user's makes the problems of this source."""
+    return is_import_path(data.path) and not data.path.startswith(REASONING_GYM)
+
+
+def check_source(data: DataConfig, *, with_rows: bool = False, are_drawn: bool = False) -> None:
     """Everything about data.path that can be known without a tokenizer or the hub: file, columns,
     task, the answers.
 
+    Args:
+        are_drawn: a run has its problems in a file, so functions that make them are not called.
+
     Raises DataError as `load_problems` does."""
     for part in data.parts.values():
+        if are_drawn and is_of_function(part):
+            continue
         if part.path.startswith(REASONING_GYM):
             next(iter(_reasoning_gym_rows(part)))
         elif not is_on_the_hub(part.path):

@@ -27,7 +27,12 @@ from r3_openrlhf.problems.prompts import (
 )
 from r3_openrlhf.problems.reference_checks import SUSPICIOUS
 from r3_openrlhf.problems.sources import Label as Label
-from r3_openrlhf.problems.sources import SourceCounts, load_problems
+from r3_openrlhf.problems.sources import (
+    Problems,
+    SourceCounts,
+    is_of_function,
+    load_problems,
+)
 from r3_openrlhf.problems.template_checks import template_findings
 
 if TYPE_CHECKING:
@@ -60,7 +65,11 @@ def prepare(
     with other problems. ConfigError: no problem leaves room for a reflection prompt."""
     data = config.data
     room = data.max_len - config.rollout.max_new_tokens  # tokens of a prompt, at most
-    problems = load_problems(data, seed=config.train.seed, with_rows=config.reward.reads_rows)
+    problems = drawn_before(data, output)
+    if problems is None:
+        problems = load_problems(
+            data, seed=config.train.seed, with_rows=config.reward.reads_rows
+        )
     counts_of = {counts.name: counts for counts in problems.sources}
     used: Counter[str | None] = Counter()
     lines: list[str] = []
@@ -117,6 +126,39 @@ def prepare(
     }
     output.with_name("counts.json").write_text(json.dumps(written) + "\n", encoding="utf-8")
     return prepared
+
+
+def drawn_before(data: DataConfig, output: Path) -> Problems | None:
+    """Return the problems that a function made for an earlier start of the run: it may make others now.
+
+    None: no function makes them, or there was no such start. A file that is damaged is a DataError."""
+    if not output.is_file() or not any(map(is_of_function, data.parts.values())):
+        return None
+    try:
+        labels = [Label.from_json(label) for label in read_prompts(output)[1]]
+        counts = output.with_name("counts.json")
+        written = json.loads(counts.read_text(encoding="utf-8")) if counts.is_file() else {}
+        sources = [
+            SourceCounts(**one | {"files": tuple(one["files"])})
+            for one in written.get("sources", [])
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{output} cannot be read: {error}; restore it from a copy, or choose another run_dir"
+        ) from error
+    if {one.name for one in sources} != set(data.parts):
+        sources = [
+            SourceCounts(
+                path=part.path,
+                name=name,
+                problem_key=part.problem_key or "",
+                answer_key=part.answer_key or "",
+            )
+            for name, part in data.parts.items()
+        ]
+    for one in sources:
+        one.num_used = sum(label.source == one.name for label in labels)
+    return Problems(labels=labels, sources=sources, findings=[])
 
 
 def line_of(label: Label, prompt: str, source: str) -> str:

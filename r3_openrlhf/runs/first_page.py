@@ -217,10 +217,12 @@ def algorithm_lines(config: R3Config) -> list[str]:
         "length reward": config.reward.length_reward_max_tokens is not None,
         "KL": train.kl_coef > 0,
     }
+    without = ["without R³; algo=r3 adds it"] if not config.algorithm.mechanisms else []
     return [
         f"{config.algo}: estimator {estimator}; loss {config.loss_name}, {train.loss_aggregation}; clip: {clip or 'none'}",
         f"on: {', '.join(name for name, is_on in parts.items() if is_on) or 'nothing'}",
         f"off: {', '.join(name for name, is_on in parts.items() if not is_on)}",
+        *without,
         _idle_rows_line(config),
         *_single_response_line(config),
         _held_out_line(config),

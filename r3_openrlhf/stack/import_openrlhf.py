@@ -14,7 +14,18 @@ from r3_openrlhf.config.algorithms import ALGORITHMS
 from r3_openrlhf.config.loading import CONFIGS, flatten, with_overrides
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.stack.arguments import own_flags
-from r3_openrlhf.stack.flags import MAY_BE_SET, OLD_NAMES, SAME, TOGETHER, fate, origin
+from r3_openrlhf.stack.flags import (
+    GONE,
+    MAY_BE_SET,
+    NEEDS,
+    OLD_CORRECTION,
+    OLD_NAMES,
+    REFUSED_WITH_R3,
+    SAME,
+    TOGETHER,
+    fate,
+    origin,
+)
 from r3_openrlhf.stack.upstream_parser import parsed_flags
 
 NAME = "openrlhf.cli.train_ppo_ray"
@@ -64,11 +75,24 @@ def configuration(arguments: Sequence[str]) -> tuple[dict[str, Any], list[tuple[
         if flag not in given:
             continue
         what, why = fate(flag, own)
-        if what.startswith(("refused", "set by")):
+        if what.startswith(("refused", "set by")) and not _is_for(flag, found["algo"]):
             reasons.append((flag, why))
         else:
             found[f"openrlhf.{flag}"] = values[flag]
     return found, reasons
+
+
+def _is_for(flag: str, algo: str) -> bool:
+    """Return True for a flag that algo=r3 alone refuses, and that does something with this one."""
+    algorithm = ALGORITHMS[algo]
+    if flag not in REFUSED_WITH_R3 or algorithm.own_advantages:
+        return False
+    values = {
+        "algorithm.estimator": algorithm.estimator,
+        "filters_groups": algorithm.filters_groups,
+    }
+    settings = NEEDS[flag]["settings"] if flag in NEEDS else []
+    return all(values[one["name"]] in one.get("is", [True]) for one in settings)
 
 
 def _algorithm(values: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
@@ -158,36 +182,83 @@ def _correction(values: dict[str, Any], reasons: list[tuple[str, str]]) -> dict[
     return found
 
 
-def by_new_names(words: Sequence[str]) -> list[str]:
-    """Return the words with the flags of OpenRLHF 0.5 to 0.9 under the names of 0.11 (flags.toml)."""
-    found: list[str] = []
+Flags = list[
+    tuple[str, list[str]]
+]  # flag without its dashes ("": words before the first), its values
+
+
+def _flags_of(words: Sequence[str]) -> Flags:
+    found: Flags = []
     for word in words:
-        flag, is_one_word, value = (
-            word.partition("=") if word.startswith("--") else ("", "", "")
-        )
-        new, _, of_new = OLD_NAMES.get(flag[2:], flag[2:]).partition("=")
-        found += (
-            [word]
-            if not flag
-            else [f"--{new}", *([value] if is_one_word else []), *([of_new] if of_new else [])]
-        )
+        if word.startswith("--"):
+            flag, is_one_word, value = word[2:].partition("=")
+            found.append((flag, [value] if is_one_word else []))
+        elif found:
+            found[-1][1].append(word)
+        else:
+            found.append(("", [word]))
+    return found
+
+
+def by_new_names(words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return (the words with the flags of OpenRLHF 0.5 to 0.11.1 under the names of 0.11.2 (flags.toml),
+    [(flag, why it has no counterpart)])."""
+    flags, lost = _corrected(_flags_of(words))
+    lost += [(f"--{flag}", GONE[flag]) for flag, _ in flags if flag in GONE]
+    found: list[str] = []
+    for flag, values in flags:
+        if flag in GONE:
+            continue
+        new, _, of_new = OLD_NAMES.get(flag, flag).partition("=")
+        found += [f"--{new}"] * bool(flag) + values + [of_new] * bool(of_new)
     if "--prompt_max_len" in found:  # with that of responses it became one length
         place = found.index("--prompt_max_len")
-        prompt, values = found[place + 1], dict(zip(found, found[1:], strict=False))
-        response = values.get("--rollout.max_new_tokens", "1024")
+        prompt, given = found[place + 1], dict(zip(found, found[1:], strict=False))
+        response = given.get("--rollout.max_new_tokens", "1024")
         found[place : place + 2] = ["--data.max_len", str(int(prompt) + int(response))]
-    return found
+    return found, lost
+
+
+def _corrected(flags: Flags) -> tuple[Flags, list[tuple[str, str]]]:
+    """Give the correction by engine and trainer its flags of today: it had a switch, a kind and a band."""
+    kinds = OLD_CORRECTION["kinds"]
+    old = {*OLD_CORRECTION["enable"], *OLD_CORRECTION["kind"], "use_icepop"}
+    band = [one for one in flags if one[0] in OLD_CORRECTION["band"]]
+    given = [one for one in flags if one[0] in old] + [
+        one for one in band if one[0].startswith("vllm_")
+    ]
+    if not given:
+        return flags, []
+    others = [one for one in flags if one not in given and one not in band]
+    if not any(flag in OLD_CORRECTION["enable"] for flag, _ in given):
+        why = f"it does nothing without --{OLD_CORRECTION['enable'][0]}"
+        return others, [(f"--{flag}", why) for flag, _ in given]
+    kind = next(
+        ("".join(values) for flag, values in given if flag in OLD_CORRECTION["kind"]),
+        "icepop" if ("use_icepop", []) in given else "tis",
+    )
+    if kind not in kinds:
+        raise ConfigError(
+            f"OpenRLHF knew no correction {kind!r}; {OLD_CORRECTION['kind'][0]} is one of {', '.join(kinds)}"
+        )
+    prefix, (level, mode) = "algo.advantage.is_correction_", kinds[kind]
+    others += [(f"{prefix}level", [level]), (f"{prefix}mode", [mode])]
+    if band:
+        return [*others, (f"{prefix}threshold", band[-1][1])], []
+    why = "no bounds are given: 0.11 bounds weights by 0.5 and 5; up to 0.9.0 it was 2 from above alone (train.correction.high=2)"
+    return others, [(f"--{OLD_CORRECTION['enable'][0]}", why)]
 
 
 def page(arguments: Sequence[str]) -> tuple[str, str | None]:
     """Return (the YAML of an experiment with comments, why R³ would refuse it or None)."""
-    words, left_out = _as_read(by_new_names(arguments))
+    renamed, gone = by_new_names(arguments)
+    words, left_out = _as_read(renamed)
     found, reasons = configuration(words)
     if any(flag == "data.image_key" for flag, _ in reasons):
         raise ConfigError(
             "the run trains on images (--data.image_key), and R³ trains on text only"
         )
-    lost = [(f"--{flag}", why) for flag, why in reasons]
+    lost = [*gone, *((f"--{flag}", why) for flag, why in reasons)]
     return experiment(found, {"Left out": left_out, "No counterpart": lost})
 
 
@@ -216,6 +287,13 @@ def _as_read(words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
     return kept, left_out
 
 
+def _about_r3(settings: dict[str, Any]) -> str:
+    algo = settings.get("algo", "")
+    if algo in ALGORITHMS and ALGORITHMS[algo].own_advantages:
+        return ""
+    return f"# Without R³: algo={algo}, as the script has it. `r3 train experiment=THIS_FILE algo=r3` adds R³.\n"
+
+
 def experiment(
     found: dict[str, Any], notes: dict[str, list[tuple[str, str]]]
 ) -> tuple[str, str | None]:
@@ -233,7 +311,11 @@ def experiment(
         refused = None
     except ConfigError as error:
         refused = str(error)
-    text = "# @package _global_\n" + yaml.safe_dump(nested, sort_keys=False, allow_unicode=True)
+    text = (
+        "# @package _global_\n"
+        + _about_r3(nested)
+        + yaml.safe_dump(nested, sort_keys=False, allow_unicode=True)
+    )
     for title, lines in notes.items():
         text += f"\n# {title}:\n" * bool(lines) + "".join(
             f"#   {name}: {why}\n" for name, why in lines

@@ -78,7 +78,9 @@ def under_way(run: RunDirectory) -> str | None:
         return "the run"
     if last["step"] is None:
         return None
-    return f"step {last['step'] + (last['phase'] == Phase.EVALUATION)}"
+    if last["phase"] == Phase.EVALUATION:  # of a step that has ended
+        return f"step {last['step']} without its evaluation"
+    return f"step {last['step']}"
 
 
 def announce_builds(builder) -> None:

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import NamedTuple, Self
 from unittest.mock import patch
 
+import ray
 import torch
 from openrlhf.trainer.ppo_utils import samples_generator
 from openrlhf.trainer.ppo_utils.experience import Experience
@@ -42,6 +43,8 @@ GENERATED, COLLECTED, WARM_START = (
     "warm_start_tokens_total",
 )
 TOTALS = (GENERATED, COLLECTED, WARM_START)  # over all resumes
+ASKS_EVERY_S = 1.0  # held-out problems: is the run to end?
+GIVING_UP_S = 30.0  # an engine's step, and a grader that is busy
 NO_PROMPTS = StepPrompts([], reflection=[])
 NO_STATES = ChosenStates([], {})
 COUNTS = (
@@ -203,21 +206,43 @@ class R3SamplesGenerator(PartialSteps, SamplesGenerator):
 
     @torch.no_grad()
     def generate_held_out(
-        self, prompts: list[str], labels: list[str], **generate_kwargs
-    ) -> list[Rollout]:
+        self,
+        prompts: list[str],
+        labels: list[str],
+        *,
+        asked_to_end: Callable[[], str | None] = lambda: None,
+        **generate_kwargs,
+    ) -> list[Rollout] | None:
         """Sample every response to these prompts, for no buffer, history or count of tokens.
 
+        Args:
+            asked_to_end: Asked every second; a reason stops the sampling.
+        Returns: None if it was stopped: a part of the responses measures nothing.
+
         Upstream's generate_eval_samples (:61) waits for the last of each rollout.batch_size
-        prompts."""
+        prompts, and no one can stop it."""
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, "wake_up")
+        rollouts: list[Rollout] = []
         try:
-            items = iter([(None, prompts, labels, [None] * len(prompts))])
-            rows, _, _ = self._generate_vllm(items, len(prompts), False, **generate_kwargs)
+            waiting = self._dispatch_prompts_to_vllm(
+                prompts, labels, images=None, **generate_kwargs
+            )
+            while waiting:
+                ready, waiting = ray.wait(waiting, num_returns=1, timeout=ASKS_EVERY_S)
+                for responses in ray.get(ready):
+                    rows = [
+                        self._process_response_into_experience(response, **generate_kwargs)
+                        for response in responses
+                    ]
+                    rollouts += [row.r3_rollout for row in rows]
+                if waiting and asked_to_end() is not None:
+                    give_up(waiting)
+                    return None
         finally:
             if self.args.vllm.enable_sleep:
                 batch_vllm_engine_call(self.vllm_engines, "sleep")
-        return [row.r3_rollout for row in rows]
+        return rollouts
 
     def collect(self, solved: Iterable[str], **generate_kwargs) -> list[Rollout]:
         """Ask every problem but the solved ones once, round after round, until rollout.collect.share of
@@ -230,8 +255,9 @@ class R3SamplesGenerator(PartialSteps, SamplesGenerator):
         while asked and self.totals[GENERATED] < most:
             self._occasion = f"collect {number}"  # with seeds each round has its own
             batch = [self._problems[uid] for uid in asked[start : start + size]]
-            rollouts = self.generate_held_out(
-                *map(list, zip(*batch, strict=True)), **generate_kwargs
+            rollouts = (
+                self.generate_held_out(*map(list, zip(*batch, strict=True)), **generate_kwargs)
+                or []
             )
             self.totals[GENERATED] += sum(one.num_sampled_tokens for one in rollouts)
             right = [one for one in rollouts if one.verdict is Verdict.CORRECT]
@@ -411,6 +437,15 @@ class R3SamplesGenerator(PartialSteps, SamplesGenerator):
             self._counts[GIVEN_UP] += bool(response["r3"].get("fault"))
             self._counts[REPETITION] += response["r3"]["finish_reason"] == "repetition"
         return experience
+
+
+def give_up(waiting: list[ray.ObjectRef]) -> None:
+    """Cancel calls of the engines, and wait until they have ended, for GIVING_UP_S at most.
+
+    The engine then aborts their requests (vllm/v1/engine/async_llm.py, `generate`)."""
+    for ref in waiting:
+        ray.cancel(ref)
+    ray.wait(waiting, num_returns=len(waiting), timeout=GIVING_UP_S)
 
 
 def num_tokens(rows: list[Experience]) -> int:

@@ -6,7 +6,7 @@ Answers trainer/ppo_trainer.py. The loop (`fit`), the update and the checkpoints
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 import numpy as np
@@ -82,6 +82,9 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         self._warned: set[str] = set()
         self._saving: dict[str, float] = {}  # timing/save, for the next step's line
         self._facts = BatchFacts({}, next_epoch=1)  # of the batch trained last
+        # of the last step; a run that is resumed has its checkpoint
+        self._client_states: dict | None = None
+        self._is_saved = True
         # upstream seeds its model actors only; the order of the prompts comes from this process
         transformers.set_seed(self.config.train.seed)
         keep_order(strategy, self.config)
@@ -329,16 +332,25 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         is_time = why is not None or self.clock.is_time_to_save()
         self._save(global_step, {**(logs_dict or {}), **saving}, client_states, now=is_time)
         self.clock.next_step()  # an evaluation counts with the step that follows
+        # for a stop in the evaluation after the last step
+        self._client_states, self._is_saved = (
+            client_states,
+            is_time or self._is_due(global_step),
+        )
         if why is None and self._evaluation_is_due():  # a run that continues makes up for it
             self._evaluate()
             why = self.stop.reason()  # asked while the engines were busy with it
-            if why is not None and global_step % self.args.ckpt.save_steps != 0:
-                self._save(global_step, {}, client_states, now=True)
         self._forget_what_no_checkpoint_needs(global_step)
         if why:
-            raise RunInterrupted(
-                f"preempted at step {global_step}, saved ({why}); the same command continues from there"
-            )
+            self._end_saved(global_step, why)
+
+    def _end_saved(self, step: int, why: str) -> NoReturn:
+        """Save this step, unless it is, and end the run. Raises RunInterrupted."""
+        if not self._is_saved:
+            self._save(step, {}, self._client_states, now=True)
+        raise RunInterrupted(
+            f"preempted at step {step}, saved ({why}); the same command continues from there"
+        )
 
     def _warn(self, sentences: Mapping[str, str | None]) -> None:
         """Show a sentence of each kind once."""
@@ -355,7 +367,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
     def _save(self, global_step: int, logs_dict, client_states, *, now: bool) -> None:
         """Upstream's logs, and its checkpoint when due (:397) or `now`. It removes no HF copy."""
         settings = self.args.ckpt
-        is_due = now or global_step % settings.save_steps == 0  # upstream's condition (:394)
+        is_due = now or self._is_due(global_step)
         started = time.time()
         with patch.multiple(settings, save_steps=1 if now else settings.save_steps):
             if is_due:
@@ -384,6 +396,10 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             self._saving = {"timing/save": time.time() - started}
             self.clock.saved(self._saving["timing/save"])
 
+    def _is_due(self, step: int) -> bool:
+        """Return True if upstream saves a checkpoint of this step by itself (:394)."""
+        return step % self.args.ckpt.save_steps == 0
+
     def _evaluation_is_due(self, *, last: bool = False) -> bool:
         step, settings = self.samples_generator.step, self.config.held_out
         if settings.path is None or not (last or step % settings.every_steps == 0):
@@ -391,8 +407,9 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         return all(line["step"] != step for line in self.run.read_evaluations())
 
     def _evaluate(self) -> None:
-        """Ask the held-out problems. Upstream's `evaluate` (:513) takes its accuracy from rewards,
-        in which length counts and an ungraded response has no place."""
+        """Ask the held-out problems, unless the run is asked to end meanwhile: then nothing is written.
+        Upstream's `evaluate` (:513) takes its accuracy from rewards, in which length counts and an
+        ungraded response has no place."""
         step, settings = self.samples_generator.step, self.config.held_out
         announce(self.run, Phase.EVALUATION, step=step or None)
         so_far = ([{"epoch": 1, **self.samples_generator.totals}] + self.run.read_metrics())[-1]
@@ -401,8 +418,10 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             "n_samples_per_prompt": settings.n_samples,
         }
         rollouts = self.samples_generator.generate_held_out(
-            *read_prompts(self.run.held_out), **kwargs
+            *read_prompts(self.run.held_out), asked_to_end=self.stop.reason, **kwargs
         )
+        if rollouts is None:
+            return
         line = evaluation_line(
             work_of(self.config).evaluated(rollouts),
             config=self.config,
@@ -462,6 +481,9 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
                 self.run.complete_metrics(counts)
             if self._evaluation_is_due(last=True):
                 self._evaluate()
+                why = self.stop.reason()
+                if why is not None and self._evaluation_is_due(last=True):
+                    self._end_saved(self.samples_generator.step, why)
             announce(self.run, Phase.SAVING)  # upstream does so next
         finally:
             for tracker in trackers:

@@ -57,8 +57,9 @@ def _check_problems(config: R3Config) -> None:
         raise ConfigError(
             f"openrlhf.train.agent_func_path is {quoted(file)}, which is no Python file; use a path of one"
         )
-    check_source(config.data, with_rows=config.reward.reads_rows)
-    check_held_out_source(config)
+    run = RunDirectory(config.run_dir)
+    check_source(config.data, with_rows=config.reward.reads_rows, are_drawn=run.data.is_file())
+    check_held_out_source(config, are_drawn=run.held_out.is_file())
 
 
 def _prepare_problems(

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.method.errors import ConfigError, DataError, R3Error
+from r3_openrlhf.method.open_table import load_object
+from r3_openrlhf.problems.files import _rows_of_function
 from r3_openrlhf.problems.held_out import held_out_data, prepare_held_out
 from r3_openrlhf.problems.sources import Label, check_source, load_problems, problem_uid
 from r3_openrlhf.problems.training_file import prepare
@@ -427,6 +429,48 @@ def test_a_run_goes_on_with_the_prompts_that_it_was_started_with(
         tmp_path / "p.jsonl",
     )
     assert first.path.read_bytes() == content and list(tmp_path.glob(".p.jsonl*")) == []
+
+
+DRAWS = """
+import random
+CALLS = []
+def make(size):
+    CALLS.append(size)
+    return [{"question": f"{random.random()} + {place} = ?", "answer": str(place)} for place in range(size)]
+"""
+
+
+@pytest.mark.parametrize("in_sources", [False, True])
+def test_problems_of_a_function_are_drawn_once_and_read_from_the_run_s_file(
+    in_sources, sums, tmp_path, byte_tokenizer
+):
+    """It draws others in each process; a resume was refused, with the advice to restore them."""
+    module = tmp_path / "draws.py"
+    module.write_text(DRAWS)
+    drawn = {"path": f"{module}:make", "reasoning_gym": {"size": 9}}
+    data = {"sources": [{**drawn, "name": "own"}, str(sums)]} if in_sources else dict(drawn)
+    path = data.pop("path", None)
+    config = config_for(path, **data)
+    check_source(config.data)
+    first = prepare(config, byte_tokenizer, tmp_path / "run" / "problems.jsonl")
+    assert load_object("data.path", f"{module}:CALLS") == [
+        9
+    ]  # checked and written are the same
+    content = first.path.read_bytes()
+    _rows_of_function.cache_clear()  # another process
+    check_source(config.data, are_drawn=True)
+    again = prepare(config, byte_tokenizer, first.path)
+    assert first.path.read_bytes() == content
+    assert load_object("data.path", f"{module}:CALLS") == [9]
+    assert again == first
+    first.path.with_name("counts.json").unlink()
+    again = prepare(config, byte_tokenizer, first.path)
+    assert again.num_problems == first.num_problems == (9 + 6 if in_sources else 9)
+    first.path.write_text("{")
+    with pytest.raises(
+        DataError, match="problems.jsonl cannot be read: .*; restore it from a copy"
+    ):
+        prepare(config, byte_tokenizer, first.path)
 
 
 text = st.text(min_size=1)

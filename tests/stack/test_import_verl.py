@@ -31,7 +31,7 @@ def imported(*words):
 
 def test_a_script_with_branches_sums_and_arrays():
     text, config = imported(
-        *command_words(["LR=2e-6", str(HERE / "verl_command.sh")], MODULE, NAME)
+        *command_words(["LR=2e-6", str(HERE / "verl_command.sh")], MODULE, NAME).words
     )
     assert [source["path"] for source in config.data.sources] == [
         "/data/gsm8k/train.parquet",

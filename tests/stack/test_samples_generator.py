@@ -282,6 +282,49 @@ def test_held_out_problems_leave_no_trace_in_training(engine):
     assert filter_counts(rest) == (1, 200, 0, 0)
 
 
+def slow_engine():
+    class Slow:
+        """An engine that never answers."""
+
+        def __init__(self):
+            self.given_up = 0
+
+        async def get_num_unfinished_requests(self):
+            return 0
+
+        async def generate_responses(self, prompt, **_others):
+            import asyncio
+
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.given_up += 1
+                raise
+
+        async def number_given_up(self):
+            return self.given_up
+
+    return ray.remote(Slow).remote()
+
+
+@pytest.mark.parametrize("asked", ["at once", "after two questions"])
+def test_a_request_to_end_stops_held_out_problems_that_would_go_on(engine, asked):  # noqa: ARG001
+    """Nothing of them is returned, and no request stays with the engine."""
+    slow = slow_engine()
+    made = generator_for(slow, ["WWWW"])
+    questions = iter(["signal SIGTERM"] if asked == "at once" else [None, "signal SIGTERM"])
+    found = made.generate_held_out(
+        ["h0", "h1", "h2"],
+        [label_of(i, "WWWW") for i in range(3)],
+        asked_to_end=lambda: next(questions),
+        n_samples_per_prompt=4,
+        max_len=10**9,
+    )
+    assert found is None
+    assert ray.get(slow.number_given_up.remote(), timeout=30) == 3
+    assert list(questions) == []
+
+
 def test_groups_from_states_take_the_places_of_problems(engine):
     """Half of a batch of 2 starts from a state of p3, which the step does not ask. The loader keeps
     what was not asked, and an epoch ends with a batch that is short by nothing."""

@@ -1,4 +1,5 @@
-"""A stop that is asked for while the held-out problems are asked: no step follows, and nothing is lost."""
+"""A stop that is asked for while the held-out problems are asked: it ends them, no step follows, nothing
+is lost, and a part of the responses is no result."""
 
 from types import SimpleNamespace
 
@@ -57,3 +58,51 @@ def test_without_a_request_the_next_step_follows():
     steps, did = steps_with(None, 3)
     steps.save_logs_and_checkpoints(STEP, {"loss": 0.5})
     assert did == ["log", "evaluate"]
+
+
+def test_without_all_responses_nothing_is_written(monkeypatch):
+    """What was sampled before the stop measures nothing; the run that continues asks again."""
+    steps, _ = steps_with("signal SIGTERM", 3)
+    del steps._evaluate
+    steps.config = SimpleNamespace(held_out=SimpleNamespace(n_samples=1))
+    steps.generate_kwargs, asked = {}, []
+
+    def generate_held_out(_prompts, _labels, *, asked_to_end, **_others):
+        asked.append(asked_to_end)
+
+    steps.samples_generator = SimpleNamespace(
+        step=STEP, totals={}, generate_held_out=generate_held_out
+    )
+    # whatever would write, or read its responses, is missing
+    steps.run = SimpleNamespace(read_metrics=lambda: [], held_out=None)
+    monkeypatch.setattr(trainer, "announce", lambda *_args, **_others: None)
+    monkeypatch.setattr(trainer, "read_prompts", lambda _path: ([], []))
+    steps._evaluate()
+    assert asked == [steps.stop.reason]
+
+
+@pytest.mark.parametrize("save_steps", [1, 3, 4, float("inf")])
+@pytest.mark.parametrize("was_stopped", [True, False])
+def test_the_evaluation_after_the_last_step_ends_too(monkeypatch, save_steps, was_stopped):
+    """A checkpoint of the last step is there, by which the run continues; a request that came when
+    it was over lets the run finish."""
+    asked = iter([False, True, was_stopped])
+    steps, did = steps_with("signal SIGTERM", save_steps)
+    steps._evaluation_is_due = lambda **_last: next(asked)
+    steps.samples_generator = SimpleNamespace(step=STEP)
+    steps.history = steps.tensorboard_logger = None
+    steps._counts_after_last_step = lambda: {"generated_tokens": 0}
+    monkeypatch.setattr(trainer, "announce", lambda *_args, **_others: did.append("finish"))
+
+    def last_step(self, _step):
+        self.save_logs_and_checkpoints(STEP, {"loss": 0.5}, {"episode": 0})
+
+    upstream = trainer.ppo_trainer.BasePPOTrainer
+    monkeypatch.setattr(upstream, "fit", last_step, raising=False)
+    if not was_stopped:
+        steps.fit()
+        assert did[-1] == "finish"
+        return
+    with pytest.raises(RunInterrupted, match=r"preempted at step 4, saved \(signal SIGTERM\)"):
+        steps.fit()
+    assert did.count("save") == 1 and "finish" not in did

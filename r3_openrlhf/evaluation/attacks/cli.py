@@ -11,13 +11,17 @@ import click
 
 from r3_openrlhf.config import DataConfig, RewardConfig
 from r3_openrlhf.config.answer_tasks import DEFAULT_TASK, TASKS
-from r3_openrlhf.method.errors import DataError
+from r3_openrlhf.config.reward_functions import reward_function
+from r3_openrlhf.method.errors import ConfigError, DataError
+from r3_openrlhf.method.open_table import is_import_path
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.problems.sources import REASONING_GYM, Label, load_problems
+from r3_openrlhf.rewards.exchange import in_group
 
 if TYPE_CHECKING:
     from r3_openrlhf.evaluation.grading import Grading
 
+TASK_OF_FUNCTIONS = DEFAULT_TASK  # whose references and attacks a function of yours gets
 SHOWN = 10  # examples of each kind
 MAX_CHARS = 110
 
@@ -33,7 +37,13 @@ class Attempt(NamedTuple):
 
 
 @click.command("attack-rewards")
-@click.option("--task", type=click.Choice(list(TASKS)), default=DEFAULT_TASK, show_default=True)
+@click.option(
+    "--task",
+    default=DEFAULT_TASK,
+    show_default=True,
+    metavar="NAME | FUNCTION",
+    help=f"A grader ({', '.join(TASKS)}), or your own function, as reward.function.",
+)
 @click.option(
     "--problems", required=True, help="A file, as data.path: .jsonl, .json, .parquet."
 )
@@ -58,6 +68,12 @@ class Attempt(NamedTuple):
     show_default=True,
     help="Seconds for one response, without --url.",
 )
+@click.option(
+    "--correct-from",
+    default=RewardConfig.correct_from,
+    show_default=True,
+    help="Of your own function: the reward from which a response is correct, as reward.correct_from.",
+)
 def attack_rewards(
     task: str,
     problems: str,
@@ -66,6 +82,7 @@ def attack_rewards(
     limit: int,
     urls: tuple[str, ...],
     timeout: float,
+    correct_from: float,
 ) -> None:
     """Test your grader with known reward hacks on your problems, before a long run.
 
@@ -74,6 +91,7 @@ def attack_rewards(
     \b
     r3 attack-rewards --task math --problems train.jsonl
     r3 attack-rewards --task code --problems programs.jsonl --limit 20
+    r3 attack-rewards --task my_reward.py:is_right --problems train.jsonl
     r3 attack-rewards --problems train.jsonl --url http://127.0.0.1:5000
     """
     from r3_openrlhf.evaluation.grading import Grading
@@ -83,9 +101,30 @@ def attack_rewards(
         raise DataError(
             f"--problems is {problems}; in a checkout, use python benchmarks/scorer_attacks.py {name}"
         )
-    grading = Grading(RewardConfig(urls=list(urls), timeout_s=timeout))
-    data = DataConfig(path=problems, task=task, problem_key=problem_key, answer_key=answer_key)
-    labels = load_problems(data).labels[:limit]
+    function = task if is_import_path(task) else None
+    if function is not None and urls:
+        raise ConfigError(
+            f"--task is {function} and --url {urls[0]}; a server has its own reward, so leave one of them out"
+        )
+    reward = RewardConfig(
+        urls=list(urls), function=function, correct_from=correct_from, timeout_s=timeout
+    )
+    if function is not None:
+        reward_function(
+            "--task", function
+        )  # refuses what cannot be imported, before any process
+    grading = Grading(reward)
+    data = DataConfig(
+        path=problems,
+        task=TASK_OF_FUNCTIONS if function else task,
+        problem_key=problem_key,
+        answer_key=answer_key,
+    )
+    labels = load_problems(data, with_rows=reward.reads_rows).labels[:limit]
+    if not all(label.references for label in labels):
+        raise DataError(
+            f"--problems is {problems}, whose rows have no answers, of which attacks are made; name their column by --answer-key"
+        )
     click.echo(f"{len(labels)} problems of {problems}", err=True)
     attempts = attempt_all(labels, grading)
     attacks = [attempt for attempt in attempts if attempt.family]
@@ -134,7 +173,7 @@ def attempt_all(labels: Sequence[Label], grading: Grading) -> list[Attempt]:
                 grading.request(label, text, num_tokens=len(text), truncated=False)
                 for _, text in tried
             ]
-            grades = zip(tried, grading.grade(requests), strict=True)
+            grades = zip(tried, grading.grade(in_group(requests)), strict=True)
             attempts += [
                 Attempt(label, *response, grade.verdict, grade.reason)
                 for response, grade in grades

@@ -3,10 +3,9 @@
 import importlib
 from fractions import Fraction
 
-from r3_openrlhf.rewards.answers.amounts import comparison
-from r3_openrlhf.rewards.answers.formulas.spelling import unify
 from r3_openrlhf.rewards.answers.kinds import is_right
 from r3_openrlhf.rewards.answers.kinds.words import word_f1
+from r3_openrlhf.rewards.answers.physical_amounts import amount, amounts_agree, last_amount
 from r3_openrlhf.rewards.answers.reading.extraction import final_answer
 from r3_openrlhf.rewards.answers.request import Item, Result
 
@@ -42,23 +41,20 @@ def words(item: Item) -> Result:
 
 
 def number(item: Item, tolerance: float = 0.01) -> Result:
-    """Accept a number within `tolerance` of a reference, relatively, for physics and the like."""
+    """Accept an amount within `tolerance` of a reference, relatively, for physics and the like. Units of one
+    dimension convert; a unit may be missing on one side."""
     answer = final_answer(item.response, truncated=item.truncated, problem=item.problem)
     if answer is None:
         return "wrong", "no_answer", 0.0, None
-    said = comparison.number(
-        unify(answer.text if answer.exact else answer.text.split()[-1].rstrip("."))
+    said = amount(answer.text) if answer.exact else last_amount(answer.text)
+    references = [amount(reference) for reference in item.references]
+    near_enough = (
+        amounts_agree(said, wanted, tolerance=Fraction(str(tolerance)))
+        for wanted in references
+        if said is not None and wanted is not None
     )
-    for reference in item.references:
-        wanted = comparison.number(unify(reference))
-        if (
-            said
-            and wanted
-            and abs(said.value - wanted.value) <= Fraction(str(tolerance)) * abs(wanted.value)
-        ):
-            units = said.unit, wanted.unit
-            if None in units or units[0] == units[1] or comparison.numbers_agree(said, wanted):
-                return "correct", "correct", 1.0, answer.text
+    if any(near_enough):
+        return "correct", "correct", 1.0, answer.text
     return "wrong", "wrong", 0.0, answer.text[:1000]
 
 

@@ -15,6 +15,8 @@ _PREFIXES, _PREFIXED, _PLAIN_UNITS, _COUNTS = map(
 _SPEEDS, _SYMBOLS, _POWERS, _CURRENCY = map(
     _TABLE.pop, ("speeds", "symbols", "powers", "currencies")
 )
+AMOUNT_SYMBOLS: dict[str, list[str]] = _TABLE.pop("amounts")
+_AMOUNT_PREFIXES: dict[str, str] = _TABLE.pop("amount_prefixes")
 # a number of base units, and their powers: 1 km/hour is (1000/3600, {"m": 1, "second": -1})
 Dimension = tuple[Fraction, dict[str, int]]
 _DIMENSIONS: dict[str, Dimension] = {}
@@ -60,6 +62,22 @@ for _unit, _row in _PREFIXED.items():
     _define_prefixed(_unit, *_row)
 for _unit, (_size, _words) in _PLAIN_UNITS.items():
     _define(_unit, _size, _words.split(), Fraction(1))
+
+
+def _define_amounts(unit: str, size: str, symbol: str) -> None:
+    """Enter a unit's symbol with each SI prefix, for amounts alone; words of mathematics stay as they are."""
+    AMOUNT_SYMBOLS.setdefault(symbol, [unit])
+    factors = {prefix: row[0] for prefix, row in _PREFIXES.items()} | _AMOUNT_PREFIXES
+    for prefix, factor in factors.items():
+        made = prefix + unit
+        if made not in _DIMENSIONS:
+            _define(made, size, [], Fraction(factor))
+        for sign in ("µ", "u") if prefix == "µ" else (prefix,):
+            AMOUNT_SYMBOLS.setdefault(sign + symbol, [made])
+
+
+for _unit, (_size, _symbol, *_) in _PREFIXED.items():
+    _define_amounts(_unit, _size, _symbol)
 _SEPARATORS = re.compile(r"\\[,;: ]|\\cdot(?![a-zA-Z])|[~⋅·]")
 _SAID_POWER = re.compile(r"\s*([a-zµμ-]+)\s+(squared|cubed)(?![a-z])")
 _FACTOR = re.compile(r"(/?)\s*([a-zA-Zµμω]+)(?:\s*\^\s*\{?\s*(-?[123])\s*\}?)?")
@@ -67,6 +85,7 @@ _EXPONENT = re.compile(r"\s*\^\s*\{?\s*-?[123]\s*\}?\s*$")
 _CURRENCY_SIGN = re.compile(r"^\s*(?:\\text\s*\{\s*)?[-+]?\s*(\\\$|[€£¥₹])")
 _CURRENCY_BEHIND = re.compile(r"^\s*[-+]?\d[\d.,' ]{0,40}([€£¥₹])\s*$")
 _CIRC = r"(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))|°)"
+_OHM = re.compile(r"\\Omega(?![a-zA-Z])\s*")
 _DEGREES = re.compile(rf"{_CIRC}\s*(?:\\(?:text|mathrm)\s*\{{)?\s*([CF]?)\s*\}}?\s*\$?$")
 _WORDS_OF_UNITS = r"a-zA-Z ./~¢µμωΩ\u4e00-\u9fff⋅·-"
 _WRAPPED = re.compile(
@@ -115,6 +134,9 @@ def split_unit(text: str) -> tuple[str, str | None]:
     In \\text{} after a number, and after a plain number anywhere, things counted go too: plural
     words ("8 people", "5\\text{ red apples}"). Words of another number stay ("7\\text{ point
     five}")."""
+    if _OHM.search(text):  # "m\\Omega"
+        rest, unit = split_unit(_OHM.sub("Ω", text))
+        return (rest, unit) if unit else (text, None)
     if match := _WRAPPED.search(text):
         unit = _known(match[1], match[2])
         words = match[1].replace("~", " ").strip(" .,")
@@ -215,6 +237,20 @@ def _dimension(unit: str) -> Dimension:
             for base, n in of_one.items():
                 powers[base] = powers.get(base, 0) + n
     return size, {name: n for name, n in powers.items() if n}
+
+
+def named_units(name: str) -> list[str]:
+    """Return the units that a word or a symbol after a number may mean, in any of its prefixes; []: none."""
+    if name in AMOUNT_SYMBOLS:
+        return AMOUNT_SYMBOLS[name]
+    unit = _SYMBOLS.get(name) or _SPEEDS.get(name.lower()) or _one(name.lower())
+    return [unit] if unit else []
+
+
+def from_kelvin(kelvin: Fraction, unit: str) -> Fraction:
+    """Convert a temperature from kelvin to celsius or fahrenheit, or leave it."""
+    scale = _KELVIN.get(unit)
+    return (kelvin - scale[1]) / scale[0] if scale else kelvin
 
 
 _KELVIN = {
