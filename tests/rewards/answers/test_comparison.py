@@ -1,5 +1,6 @@
 """Cheap comparisons: text, exact numbers, lists of numbers; undecided (None) wherever they could be wrong."""
 
+import math
 from fractions import Fraction
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from r3_openrlhf.rewards.answers.amounts.comparison import compare_cheaply, normalise
 from r3_openrlhf.rewards.answers.amounts.units import split_unit
-from r3_openrlhf.rewards.answers.text.arithmetic import exact_value
+from r3_openrlhf.rewards.answers.text.arithmetic import exact_value, rough_value
 from tests.tables import tables_beside
 
 TABLES = tables_beside(__file__)
@@ -97,3 +98,33 @@ def test_what_is_counted_is_no_unit(text, number):
 @pytest.mark.parametrize("text", TABLES["not_counted"])
 def test_what_is_behind_a_number_and_not_counted(text):
     assert split_unit(text) == (text, None)
+
+
+@given(numbers, st.sampled_from(["slash", "frac", "product"]))
+def test_a_rough_value_is_near_the_exact_one(value, style):
+    text = spelled(value, style)
+    assert math.isclose(rough_value(text), exact_value(text))
+
+
+@pytest.mark.parametrize(("text", "value"), TABLES["rough"])
+def test_a_rough_value_knows_roots_and_pi_and_nothing_else(text, value):
+    rough = rough_value(text)
+    assert rough is None if value == "none" else math.isclose(rough, value)
+
+
+@given(st.integers(2, 400), st.integers(2, 400), st.sampled_from(TABLES["with_roots"]))
+def test_numbers_with_roots_are_told_apart_without_a_parser(a, b, form):
+    """Never where a rounding or a percent sign could make them equal: these are left to the symbolic comparison."""
+    verdict = compare_cheaply(form % a, form % b)
+    x, y = rough_value(form % a), rough_value(form % b)
+    if verdict is False:
+        assert not any(math.isclose(x * factor, y, rel_tol=0.015) for factor in (1, 100, 0.01))
+    else:
+        assert any(
+            math.isclose(x * factor, y, rel_tol=0.03, abs_tol=0.03) for factor in (1, 100, 0.01)
+        )
+
+
+@pytest.mark.parametrize(("answer", "reference", "verdict"), TABLES["letters_for_a_number"])
+def test_a_formula_with_letters_is_no_number(answer, reference, verdict):
+    assert compare_cheaply(answer, reference) is (False if verdict == "wrong" else None)

@@ -4,6 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from r3_openrlhf import grade
 
 
 def verdicts(grades):
@@ -85,3 +89,12 @@ def test_an_endless_reference_takes_no_time(grade_many):
     assert (grade.reason, grade.verdict.value) == ("too_large", "ungraded")
     (grade,) = grade_many([(r"\boxed{[2^{1/2^{1000}},\infty)}", r"[1,\infty)")])
     assert grade.verdict.value == "wrong"
+
+
+@given(*[st.integers(2, 9)] * 2, st.sampled_from(["floor", "ceil"]), st.sampled_from("nx"))
+@settings(max_examples=40, deadline=None)
+def test_floors_of_two_quotients_are_equal_only_if_the_quotients_are(a, b, name, letter):
+    answer, reference = (rf"\l{name} \frac{{{letter}}}{{{i}}} \r{name}+1" for i in (a, b))
+    assert grade(rf"\boxed{{{answer}}}", reference).verdict == (
+        "correct" if a == b else "wrong"
+    )

@@ -54,7 +54,7 @@ def test_without_math_verify_it_says_which_extra_has_it(monkeypatch):
         return load(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    for name in ("mathematics", "algebra", "real_sets"):
+    for name in ("mathematics", "formulas.algebra", "formulas.real_sets"):
         monkeypatch.delitem(sys.modules, f"r3_openrlhf.rewards.answers.{name}", raising=False)
     with pytest.raises(ImportError, match=r"pip install 'r3_openrlhf\[grading\]'"):
         grade("5", "5")

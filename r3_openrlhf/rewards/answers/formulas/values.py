@@ -234,6 +234,8 @@ def _points(a: Basic, b: Basic) -> list[Point]:
         return []
     if a.has(*_OF_WHOLE) or b.has(*_OF_WHOLE):
         rows = _whole_rows(len(names))
+    elif a.has(*_OF_STEPS) or b.has(*_OF_STEPS):
+        rows = _rows_over_steps(names)
     else:
         has_root = _has_root(a) or _has_root(b)
         has_abs = a.has(sympy.Abs) or b.has(sympy.Abs)
@@ -249,6 +251,18 @@ def _whole_rows(size: int) -> list[list[Any]]:
     return rows
 
 
+def _rows_over_steps(names: list[str]) -> list[list[Any]]:
+    """Return rows for floors and ceilings, which are all 0 or 1 near 0: whole numbers from 2 to 102, as n stands for
+    them, and for other letters fractions beside these."""
+    rows = []
+    for start in (29, 53, 71, 96, 7, 84):
+        rows.append([mp.mpf((start + 17 * i) % 101 + 2) for i in range(len(names))])
+    if _LETTERS_OF_WHOLE.issuperset(names):
+        return rows
+    larger = [[value * 97 for value in row] for row in _rows(len(names), with_negative=True)]
+    return rows + larger
+
+
 def _rows(size: int, *, with_negative: bool) -> list[list[Any]]:
     """Return rows of positive fractions, and two with negative ones."""
     rows = []
@@ -261,6 +275,8 @@ def _rows(size: int, *, with_negative: bool) -> list[list[Any]]:
     return rows
 
 
+_LETTERS_OF_WHOLE = frozenset("ijklmnN")
+_OF_STEPS = (sympy.floor, sympy.ceiling)
 _OF_WHOLE = (sympy.factorial, sympy.binomial, sympy.factorial2, sympy.gamma, sympy.Mod)
 
 

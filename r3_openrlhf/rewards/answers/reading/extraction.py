@@ -27,6 +27,7 @@ from r3_openrlhf.rewards.answers.reading.scanner import (
     may_state,
     place_of_last_box,
     tagged_answer,
+    with_last_box_closed,
     without_blanks,
 )
 from r3_openrlhf.rewards.answers.text.arithmetic import rough_value
@@ -121,6 +122,8 @@ def final_answer(response: str, *, truncated: bool, problem: str = "") -> FinalA
     text = answer_part(response, problem)
     if text is None:
         return None
+    if not truncated:
+        text = with_last_box_closed(text)
     behind = end_of_what_is_withdrawn(text)
     text = without_blanks(text[behind:])
     boxed = boxed_answer(text, fills=BOX.search(problem) is not None)

@@ -21,6 +21,7 @@ STATEMENT_CHARS = 4000  # "the answer is ..." is looked for in the last ones
 CHARS_OF_A_STATEMENT = 300
 CHARS_BEFORE_A_STATEMENT = 60  # which may deny it
 CHARS_OF_A_LEAD = 40  # "Now let's solve " before "another problem"
+CHARS_OF_AN_OPEN_BOX = 100
 CHARS_OF_A_BLOCK = 2000
 CHARS_BEHIND_THE_LAST = 120  # "(or 9)." after the last mark
 
@@ -45,7 +46,7 @@ CHARS_BEFORE = 80  # of the text before it
 _WHITE = re.compile(r"[^\S\n]*\n\s*|[^\S\n]{2,}|[^\S\n ]")  # all but a single space
 _LONG_BLANK = re.compile(rf"\s{{{MAX_BLANKS + 1},}}")
 _AS_SPACES = bytes.maketrans(b"\t\n\v\f\r\x1c\x1d\x1e\x1f", b" " * 9)
-_WIDE_SPACES = ("\xa0\xa0", "\u2003\u2003", "\u3000\u3000")
+_WIDE_SPACES = ("\xa0", "\u2003", "\u3000")
 CHARS_OF_A_FORMULA = 80  # around a box
 _CLOSES = re.compile(r"\\[)\]]")
 _STATES = (
@@ -311,6 +312,17 @@ def without_blanks(text: str) -> str:
         parts += [text[behind : box.start()], " "]
         behind = box.end()
     return "".join([*parts, text[behind:]]) if parts else text
+
+
+def with_last_box_closed(text: str) -> str:
+    r"""Add the last brace where a text ends in a box that lacks only this one: "\boxed{\frac{1}{2}"."""
+    boxes = _boxes(text)
+    rest = text[boxes[-1].end() :].strip(" $.") if boxes else ""
+    is_short = rest.startswith("{") and len(rest) <= CHARS_OF_AN_OPEN_BOX and "\n" not in rest
+    if not is_short or len(rest) < 2:
+        return text
+    depth = sum((sign == "{") - (sign == "}") for sign in _BRACE.findall(rest))
+    return text.rstrip(" $.") + "}" if depth == 1 else text
 
 
 def boxed_answer(text: str, *, fills: bool = False) -> str | None:
