@@ -197,7 +197,16 @@ def test_a_problem_is_found_in_any_row_group(tmp_path):
 
 def test_columns_that_a_file_does_not_have_are_null(tmp_path):
     file = write_step(tmp_path, 1, [rollout(), rollout(uid="q")])
-    new = ("answer", "prompt", "prefix_tokens", "given", "pieces", *STATES, *PLACE, *TOKEN_COLUMNS)
+    new = (
+        "answer",
+        "prompt",
+        "prefix_tokens",
+        "given",
+        "pieces",
+        *STATES,
+        *PLACE,
+        *TOKEN_COLUMNS,
+    )
     pq.write_table(pq.read_table(file).drop_columns(new), file)
     assert list(read_step(file)) == [rollout(**MISSING), rollout(uid="q", **MISSING)]
     assert list(read_step(file, uid_start="q")) == [rollout(uid="q", **MISSING)]
