@@ -131,14 +131,11 @@ class AgentExecutor(SamplingExecutor):
         )
         partial: dict = {}
         if earlier is not None:
-            new = pieces[bool(prefix) + len(earlier) :]
-            own = [
-                *earlier,
-                *(
-                    Piece(ids=ids, logprobs_TK=found, policy_step=policy_step)
-                    for ids, found in new
-                ),
-            ]
+            assert policy_step is not None  # who asks says it, or has told the engine
+            own = list(earlier)
+            for ids, found_TK in pieces[bool(prefix) + len(earlier) :]:
+                if found_TK is not None:
+                    own.append(Piece(ids=ids, logprobs_TK=found_TK, policy_step=policy_step))
             if finish_reason == PAUSED:
                 return own
             partial = {"pieces": run_lengths(own, given=len(prefix))}

@@ -66,6 +66,7 @@ def rollout(step=1, **changes):
         "prompt": "What is 3 + 4?",
         "prefix_tokens": 0,
         "given": None,
+        "pieces": None,
         **STATES,
         **PLACE,
         **changes,
@@ -79,6 +80,7 @@ MISSING = {
     "prompt": None,
     "prefix_tokens": None,
     "given": None,
+    "pieces": None,
     **STATES,
     **PLACE,
 }
@@ -195,7 +197,16 @@ def test_a_problem_is_found_in_any_row_group(tmp_path):
 
 def test_columns_that_a_file_does_not_have_are_null(tmp_path):
     file = write_step(tmp_path, 1, [rollout(), rollout(uid="q")])
-    new = ("answer", "prompt", "prefix_tokens", "given", *STATES, *PLACE, *TOKEN_COLUMNS)
+    new = (
+        "answer",
+        "prompt",
+        "prefix_tokens",
+        "given",
+        "pieces",
+        *STATES,
+        *PLACE,
+        *TOKEN_COLUMNS,
+    )
     pq.write_table(pq.read_table(file).drop_columns(new), file)
     assert list(read_step(file)) == [rollout(**MISSING), rollout(uid="q", **MISSING)]
     assert list(read_step(file, uid_start="q")) == [rollout(uid="q", **MISSING)]

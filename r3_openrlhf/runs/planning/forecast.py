@@ -7,6 +7,7 @@ gradients are on the host between updates; bf16 weights stay
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.words import TokenValues
@@ -358,7 +359,7 @@ class _Run:
             per_engine, mean=self.mean, longest=config.rollout.max_new_tokens
         )
         slots = min(config.sequences_per_engine, max(1, int(self.kv_tokens / self.length)))
-        engine = {
+        engine: dict[str, Any] = {
             "prompt": self.prompt,
             "slots": slots,
             "tensor_parallel": self.tp,
