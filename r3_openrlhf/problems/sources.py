@@ -284,9 +284,7 @@ def is_of_function(data: DataConfig) -> bool:
     return is_import_path(data.path) and not data.path.startswith(REASONING_GYM)
 
 
-def check_source(
-    data: DataConfig, *, with_rows: bool = False, are_drawn: bool = False
-) -> None:
+def check_source(data: DataConfig, *, with_rows: bool = False, are_drawn: bool = False) -> None:
     """Everything about data.path that can be known without a tokenizer or the hub: file, columns,
     task, the answers.
 

@@ -33,7 +33,9 @@ TOGETHER, NO_COUNTERPART = frozenset(_TABLE["together"]), _TABLE["no_counterpart
 # flag of OpenRLHF 0.5 to 0.9 -> that of today, with its value
 OLD_NAMES: dict[str, str] = _TABLE["old_names"]
 # flag of those releases that nothing answers -> why a run does without it
-GONE: dict[str, str] = {flag: group["why"] for group in _TABLE["gone"] for flag in group["flags"]}
+GONE: dict[str, str] = {
+    flag: group["why"] for group in _TABLE["gone"] for flag in group["flags"]
+}
 OLD_CORRECTION: dict[str, Any] = _TABLE["old_correction"]
 NEEDS: dict[str, dict[str, Any]] = {
     flag: need for need in _TABLE["needs"] for flag in need["flags"]

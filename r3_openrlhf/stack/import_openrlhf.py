@@ -174,7 +174,9 @@ def _correction(values: dict[str, Any], reasons: list[tuple[str, str]]) -> dict[
     return found
 
 
-Flags = list[tuple[str, list[str]]]  # flag without its dashes ("": words before the first), its values
+Flags = list[
+    tuple[str, list[str]]
+]  # flag without its dashes ("": words before the first), its values
 
 
 def _flags_of(words: Sequence[str]) -> Flags:
@@ -300,7 +302,11 @@ def experiment(
         refused = None
     except ConfigError as error:
         refused = str(error)
-    text = "# @package _global_\n" + _about_r3(nested) + yaml.safe_dump(nested, sort_keys=False, allow_unicode=True)
+    text = (
+        "# @package _global_\n"
+        + _about_r3(nested)
+        + yaml.safe_dump(nested, sort_keys=False, allow_unicode=True)
+    )
     for title, lines in notes.items():
         text += f"\n# {title}:\n" * bool(lines) + "".join(
             f"#   {name}: {why}\n" for name, why in lines

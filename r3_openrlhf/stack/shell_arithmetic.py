@@ -46,7 +46,6 @@ def as_one_word(text: str) -> str:
     return _DOUBLE_PARENTHESES.sub(escaped, text)
 
 
-
 def sum_of(text: str, known: Known) -> str | None:
     """Compute what is between `$((` and `))`; None: it is more than whole numbers and + - * / %."""
     text = re.sub(r"[a-zA-Z_]\w*", lambda name: " ".join(known.get(name[0], ["?"])), text)

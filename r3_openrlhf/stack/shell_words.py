@@ -34,7 +34,8 @@ _FILLED = rf"\$\{{{_DEFAULT}\}}|\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
 _INSIDE = r"(?:[^()]|\((?:[^()]|\([^()]*\))*\))*"  # of parentheses
 _OF_PATH = re.compile(r"(basename|dirname|realpath|readlink\s+-f)\s+(?:--\s+)?(.+)", re.S)
 _FOLDER = re.compile(
-    r"(?:cd\s+(?:--\s+)?(.+?)\s*(?:&?>\s*/dev/null\s*(?:2>&1\s*)?)?(?:&&|;)\s*)?pwd(?:\s+-[LP])?", re.S
+    r"(?:cd\s+(?:--\s+)?(.+?)\s*(?:&?>\s*/dev/null\s*(?:2>&1\s*)?)?(?:&&|;)\s*)?pwd(?:\s+-[LP])?",
+    re.S,
 )
 # possessive: a quote that never ends is read once
 _DOUBLE = rf"\"(?:\\.|{_FILLED}|[^\"\\])*+\""
@@ -65,7 +66,9 @@ _LEAVES = {"break", "continue"}
 _RANGE = re.compile(r"([^{}'\"]*)\{(-?\d+)\.\.(-?\d+)\}([^{}'\"]*)")
 _CHOICE = re.compile(r"([^{}'\"$]*)\{([^{}'\",]*(?:,[^{}'\",]*)+)\}([^{}'\"]*)")
 _SEQUENCE = re.compile(r"\$\(\s*seq((?:\s+-?\d+){1,3})\s*\)")
-_IS_OPEN = re.compile(r"[$`*?]|\[")  # a word that a script does not decide: a command, a pattern of files
+_IS_OPEN = re.compile(
+    r"[$`*?]|\["
+)  # a word that a script does not decide: a command, a pattern of files
 _LONGEST = 1000  # characters of a value in which `${A/x/y}` looks for a pattern
 
 
@@ -85,7 +88,9 @@ def command_words(words: Sequence[str], module: re.Pattern[str], name: str) -> C
     values = [_ASSIGNMENT.fullmatch(word) for word in given]
     is_script = all(values) and not path.startswith("-")
     if is_script and not Path(path).is_file():
-        raise ConfigError(f"{path}: there is no such script; give its path, or the command's own words")
+        raise ConfigError(
+            f"{path}: there is no such script; give its path, or the command's own words"
+        )
     if not is_script:
         place = next(
             (number for number, word in enumerate(words) if module.fullmatch(word)), -1

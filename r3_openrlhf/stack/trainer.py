@@ -306,7 +306,10 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         self._save(global_step, {**(logs_dict or {}), **saving}, client_states, now=is_time)
         self.clock.next_step()  # an evaluation counts with the step that follows
         # for a stop in the evaluation after the last step
-        self._client_states, self._is_saved = client_states, is_time or self._is_due(global_step)
+        self._client_states, self._is_saved = (
+            client_states,
+            is_time or self._is_due(global_step),
+        )
         if why is None and self._evaluation_is_due():  # a run that continues makes up for it
             self._evaluate()
             why = self.stop.reason()  # asked while the engines were busy with it

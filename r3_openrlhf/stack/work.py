@@ -58,9 +58,7 @@ def _check_problems(config: R3Config) -> None:
             f"openrlhf.train.agent_func_path is {quoted(file)}, which is no Python file; use a path of one"
         )
     run = RunDirectory(config.run_dir)
-    check_source(
-        config.data, with_rows=config.reward.reads_rows, are_drawn=run.data.is_file()
-    )
+    check_source(config.data, with_rows=config.reward.reads_rows, are_drawn=run.data.is_file())
     check_held_out_source(config, are_drawn=run.held_out.is_file())
 
 
@@ -73,10 +71,10 @@ def _prepare_problems(
     if tokenizer and config.agents.tools and config.agents.tool_form == "template":
         for part in config.data.parts.values():
             TemplateCalls(tokenizer, part)  # refuses a template without calls
-    data = prepare(config, tokenizer, run.data)
+    data, num_held_out = prepare(config, tokenizer, run.data), None
     if config.held_out.path is not None:
-        prepare_held_out(config, tokenizer, run.data, run.held_out)
-    return data, page_of_run(config, tokenizer, model, data)
+        num_held_out = prepare_held_out(config, tokenizer, run.data, run.held_out)
+    return data, page_of_run(config, tokenizer, model, data, num_held_out=num_held_out)
 
 
 _PROBLEMS = Work(

@@ -18,7 +18,10 @@ def ended(*command, **options):
 def test_a_loop_of_no_steps_is_refused(steps):
     """It printed nothing, and ended with 0."""
     done = ended(sys.executable, EXAMPLES / "own_loop.py", "--steps", steps)
-    assert done.returncode == 2 and f"--steps is {steps}, so nothing would be trained" in done.stderr
+    assert (
+        done.returncode == 2
+        and f"--steps is {steps}, so nothing would be trained" in done.stderr
+    )
 
 
 @pytest.mark.stack
@@ -32,7 +35,10 @@ def test_the_short_loop_asks_for_a_model_and_steps(words):
 def test_a_directory_without_a_reward_model_is_not_filled_with_a_random_one(tmp_path):
     (tmp_path / "model.safetensors").touch()
     done = ended(sys.executable, EXAMPLES / "reward_model.py", tmp_path)
-    assert done.returncode == 2 and "has no config.json, so there is no reward model" in done.stderr
+    assert (
+        done.returncode == 2
+        and "has no config.json, so there is no reward model" in done.stderr
+    )
     assert not (tmp_path / "config.json").exists()
 
 

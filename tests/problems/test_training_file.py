@@ -453,7 +453,9 @@ def test_problems_of_a_function_are_drawn_once_and_read_from_the_run_s_file(
     config = config_for(path, **data)
     check_source(config.data)
     first = prepare(config, byte_tokenizer, tmp_path / "run" / "problems.jsonl")
-    assert load_object("data.path", f"{module}:CALLS") == [9]  # checked and written are the same
+    assert load_object("data.path", f"{module}:CALLS") == [
+        9
+    ]  # checked and written are the same
     content = first.path.read_bytes()
     _rows_of_function.cache_clear()  # another process
     check_source(config.data, are_drawn=True)
@@ -465,7 +467,9 @@ def test_problems_of_a_function_are_drawn_once_and_read_from_the_run_s_file(
     again = prepare(config, byte_tokenizer, first.path)
     assert again.num_problems == first.num_problems == (9 + 6 if in_sources else 9)
     first.path.write_text("{")
-    with pytest.raises(DataError, match="problems.jsonl cannot be read: .*; restore it from a copy"):
+    with pytest.raises(
+        DataError, match="problems.jsonl cannot be read: .*; restore it from a copy"
+    ):
         prepare(config, byte_tokenizer, first.path)
 
 

@@ -178,9 +178,7 @@ def test_a_long_recipe_of_0_9_is_an_experiment():
     text, refused = page(recipe.split())
     assert refused is None
     config = with_overrides(yaml.safe_load(text), [], source="test")
-    ours = openrlhf_arguments(
-        config, RunDirectory("/runs/x"), model_dir="a/b", platform="cuda"
-    )
+    ours = openrlhf_arguments(config, RunDirectory("/runs/x"), model_dir="a/b", platform="cuda")
     values, _ = parsed_flags(ours)
     assert values["reward.stop_properly_penalty_coef"] == 0.0
     assert tuple(values["algo.dynamic_filtering_range"]) == (0.1, 0.9)
@@ -306,7 +304,11 @@ def test_functions_that_call_each_other_end(depth):
             ["$F"],
             None,
         ),
-        ("for a in x y; do\n  case $1 in s) A=$a ;; esac\ndone\npython -m M ${A-none}", ["none"], None),
+        (
+            "for a in x y; do\n  case $1 in s) A=$a ;; esac\ndone\npython -m M ${A-none}",
+            ["none"],
+            None,
+        ),
     ],
 )
 def test_a_loop_is_followed_as_far_as_the_script_decides_it(script, words, note):

@@ -110,7 +110,9 @@ def attack_rewards(
         urls=list(urls), function=function, correct_from=correct_from, timeout_s=timeout
     )
     if function is not None:
-        reward_function("--task", function)  # refuses what cannot be imported, before any process
+        reward_function(
+            "--task", function
+        )  # refuses what cannot be imported, before any process
     grading = Grading(reward)
     data = DataConfig(
         path=problems,

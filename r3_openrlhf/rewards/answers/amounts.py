@@ -21,10 +21,18 @@ _NUMBER = re.compile(
 )
 # LaTeX around units, and signs that are written in several ways
 _SPELLINGS = [
-    (re.compile(r"\\(?:text|mathrm|textrm|mbox|rm|operatorname|unit|textnormal)(?![a-zA-Z])"), " "),
+    (
+        re.compile(
+            r"\\(?:text|mathrm|textrm|mbox|rm|operatorname|unit|textnormal)(?![a-zA-Z])"
+        ),
+        " ",
+    ),
     (re.compile(r"\\(?:left|right|[,;:! ])|[{}$~]|\\(?=[,;:! ])"), " "),
     (re.compile(r"\^\s*\\circ(?![a-zA-Z])|\\degree(?![a-zA-Z])|\\circ(?![a-zA-Z])|º"), "°"),
-    (re.compile(r"\b(?:degrees?|deg)\s+(?=[CFK]\b|celsius\b|fahrenheit\b)", re.IGNORECASE), "°"),
+    (
+        re.compile(r"\b(?:degrees?|deg)\s+(?=[CFK]\b|celsius\b|fahrenheit\b)", re.IGNORECASE),
+        "°",
+    ),
     (re.compile(r"°\s*(?:C\b|celsius\b)", re.IGNORECASE), "°C"),
     (re.compile(r"°\s*(?:F\b|fahrenheit\b)", re.IGNORECASE), "°F"),
     (re.compile(r"\\mu(?![a-zA-Z])\s*|μ"), "µ"),
@@ -35,7 +43,9 @@ _SPELLINGS = [
 ]
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _RAISED = re.compile(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
-_FACTOR = re.compile(r"\s*(?P<sign>[/()])|\s*(?P<name>°?[^\W\d_]+|°)(?:\s*\^\s*(?P<power>[-+]?\d)|(?P<bare>[23]))?")
+_FACTOR = re.compile(
+    r"\s*(?P<sign>[/()])|\s*(?P<name>°?[^\W\d_]+|°)(?:\s*\^\s*(?P<power>[-+]?\d)|(?P<bare>[23]))?"
+)
 _END = re.compile(r"(?:[\s.*_$}]|\\[\])])*$")
 _OPEN = re.compile(r"\\[\[(]|\$")
 _MOST_READINGS = 16
@@ -80,7 +90,9 @@ def _units_of(text: str) -> tuple[str, ...] | None:
     """Return the readings of a product of units, "kg*m^2*second^-2"; (): nothing is there, None: no units."""
     for pattern, sign in _SPELLINGS:
         text = pattern.sub(sign, text)
-    text = _RAISED.sub(lambda raised: f"^{raised[0].translate(_SUPERSCRIPTS)}", text).strip(" .")
+    text = _RAISED.sub(lambda raised: f"^{raised[0].translate(_SUPERSCRIPTS)}", text).strip(
+        " ."
+    )
     factors: list[tuple[list[str], int]] = []
     signs, below = [1], 1  # of each open bracket, and of what follows a slash
     place = 0
@@ -109,7 +121,9 @@ def _units_of(text: str) -> tuple[str, ...] | None:
         return None
     readings = itertools.product(*(names for names, _ in factors))
     powers = [power for _, power in factors]
-    found_units = (_product(list(one), powers) for one in itertools.islice(readings, _MOST_READINGS))
+    found_units = (
+        _product(list(one), powers) for one in itertools.islice(readings, _MOST_READINGS)
+    )
     return tuple(dict.fromkeys(filter(None, found_units)))
 
 
@@ -130,7 +144,10 @@ def _product(names: list[str], powers: list[int]) -> str:
 def amounts_agree(said: Amount, wanted: Amount, *, tolerance: Fraction) -> bool:
     """Tell whether an amount is the other within a relative tolerance. A unit may be missing on one side."""
     if said.percent != wanted.percent and not (said.units or wanted.units):
-        shares = Fraction(1, 100 if said.percent else 1), Fraction(1, 100 if wanted.percent else 1)
+        shares = (
+            Fraction(1, 100 if said.percent else 1),
+            Fraction(1, 100 if wanted.percent else 1),
+        )
         if _is_near(said.value * shares[0], wanted.value * shares[1], tolerance):
             return True
     if not said.units or not wanted.units:
@@ -139,7 +156,9 @@ def amounts_agree(said: Amount, wanted: Amount, *, tolerance: Fraction) -> bool:
         _in_unit(said.value, unit, other)
         for unit, other in itertools.product(said.units, wanted.units)
     )
-    return any(value is not None and _is_near(value, wanted.value, tolerance) for value in values)
+    return any(
+        value is not None and _is_near(value, wanted.value, tolerance) for value in values
+    )
 
 
 def _is_near(value: Fraction, wanted: Fraction, tolerance: Fraction) -> bool:

@@ -67,7 +67,12 @@ def breaks(response, reference):
         ("last", (), 1, ["accepted (two answers)", "references: 1, of which refused: 0"]),
         ("whole", (), 0, ["references: 1, of which refused: 0"]),
         ("part", (), 0, ["references: 1, of which refused: 1"]),
-        ("part", ("--correct-from", "0.5"), 1, ["accepted (not solved)", "of which refused: 0"]),
+        (
+            "part",
+            ("--correct-from", "0.5"),
+            1,
+            ["accepted (not solved)", "of which refused: 0"],
+        ),
         ("breaks", (), 0, ["ungraded (", "references: 1, of which refused: 1"]),
         ("nosuch", (), 1, ["mine.py has no nosuch"]),
         ("last", ("--url", "http://127.0.0.1:9"), 1, ["a server has its own reward"]),

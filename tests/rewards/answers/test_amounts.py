@@ -92,7 +92,11 @@ def test_a_prefix_scales_every_unit(number, symbol, prefix):
 
 @given(
     NUMBERS,
-    st.lists(st.tuples(st.sampled_from(SYMBOLS), st.integers(-3, 3).filter(bool)), min_size=2, max_size=3),
+    st.lists(
+        st.tuples(st.sampled_from(SYMBOLS), st.integers(-3, 3).filter(bool)),
+        min_size=2,
+        max_size=3,
+    ),
     st.data(),
 )
 def test_a_product_is_read_in_each_spelling(number, factors, data):
@@ -100,7 +104,8 @@ def test_a_product_is_read_in_each_spelling(number, factors, data):
     sign = data.draw(st.sampled_from([" ", "·", r"\cdot ", r"\,", "*"]))
     plain = " ".join(f"{symbol}^{{{power}}}" for symbol, power in factors)
     written = sign.join(
-        rf"\text{{{symbol}}}^{{{power}}}" for symbol, power in data.draw(st.permutations(factors))
+        rf"\text{{{symbol}}}^{{{power}}}"
+        for symbol, power in data.draw(st.permutations(factors))
     )
     said, wanted = amount(f"{number} {written}"), amount(f"{number} {plain}")
     assert said is not None and wanted is not None
@@ -123,7 +128,11 @@ def test_what_mathematics_converts_numbers_convert(unit):
         for task in ("math", "number"):
             if task == "math" and units.unit_of(f"3\\text{{ {symbol}}}") is None:
                 continue  # C, T, F, H and S are letters there
-            assert grade(said, reference, task=task).verdict == "correct", (task, said, reference)
+            assert grade(said, reference, task=task).verdict == "correct", (
+                task,
+                said,
+                reference,
+            )
 
 
 @given(st.text(max_size=60), st.text(alphabet="0123456789^{}()/\\.kNm °", max_size=60))
