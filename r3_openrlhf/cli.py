@@ -271,7 +271,7 @@ def train(
 
 def _train(config: R3Config, run: RunDirectory, *, verbose: bool, quiet: bool) -> None:
     """Train until the run is finished. Exits with the code of a run that was stopped."""
-    from r3_openrlhf.runs.lock import note_error
+    from r3_openrlhf.runs.lock import note_error, size_of
     from r3_openrlhf.runs.stop_request import GO_ON, GOES_ON
     from r3_openrlhf.stack.launch import train as launch
 
@@ -279,6 +279,7 @@ def _train(config: R3Config, run: RunDirectory, *, verbose: bool, quiet: bool) -
     programs, path = str(Path(sys.executable).parent), os.environ.get("PATH", "")
     if programs not in path.split(os.pathsep):
         os.environ["PATH"] = f"{programs}{os.pathsep}{path}"
+    before = size_of(run.events)
     try:
         launch(config, verbose=verbose, quiet=quiet)
         run.mark_finished()
@@ -295,7 +296,7 @@ def _train(config: R3Config, run: RunDirectory, *, verbose: bool, quiet: bool) -
         sys.exit(GO_ON)
     except R3Error as error:
         with contextlib.suppress(OSError, R3Error):  # a full disk, or a directory of others
-            note_error(run, str(error))
+            note_error(run, str(error), has_begun=size_of(run.events) != before)
         raise
 
 

@@ -38,6 +38,7 @@ from r3_openrlhf.problems.prompts import RunPrompts, r3_of
 from r3_openrlhf.problems.training_file import Label, prepare, read_prompts
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.functions import combined, make_worker
+from r3_openrlhf.runs import lock
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.models.locate import resolve_model
 from research.sampling import Sample, sample
@@ -280,11 +281,16 @@ class Lab:
         """Train until train.num_epochs, max_steps or max_generated_tokens is reached; a run directory remembers it.
 
         A finished run is left as it is; an unfinished one starts again from nothing (it takes minutes).
-        `progress(tokens)` is called after every step.
+        `progress(tokens)` is called after every step. RunBusy: another process trains in this directory.
         """
-        config, run = self.config, RunDirectory(self.config.run_dir)
-        if run.is_finished(config):
+        run = RunDirectory(self.config.run_dir)
+        if run.is_finished(self.config):
             return run
+        with lock.held(run):
+            return self._train(run, progress)
+
+    def _train(self, run: RunDirectory, progress) -> RunDirectory:
+        config = self.config
         for leftover in (run.metrics, run.evaluations, run.history):
             leftover.unlink(missing_ok=True)
         run.create(config)

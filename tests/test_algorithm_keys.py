@@ -177,7 +177,32 @@ def test_the_first_pages_of_two_algorithms_differ():
         lines["dapo"][1] == "on: group filter, overlong penalty"
         and "off: replay" in lines["dapo"][2]
     )
+    assert [
+        preset for preset in presets() if "without R³; algo=r3 adds it" in lines[preset]
+    ] == [
+        *(
+            "dapo",
+            "dr_grpo",
+            "grpo",
+            "gspo",
+            "ppo",
+            "reinforce_pp",
+            "reinforce_pp_baseline",
+            "rloo",
+        )
+    ]
     own = algorithm_lines(
         load_config("cpu_smoke", ["algo=r3", "advantage.function=nsr", "ranking.enabled=false"])
     )
     assert "estimator nsr, which has no baseline" in own[0]
+
+
+def test_the_page_names_what_this_run_has():
+    """A reward of the user's is the reward as it is, and a limit on held-out problems is not their number."""
+    held_out = ["held_out.path=h.jsonl", "held_out.max_samples=128"]
+    plain = load_config("cpu_smoke", held_out)
+    own = load_config("cpu_smoke", [*held_out, "reward.function=examples/own_reward.py:brief"])
+    assert "length reward" in algorithm_lines(plain)[1]
+    assert "length reward" in algorithm_lines(own)[2]
+    assert "held out: up to 128 problems of h.jsonl" in algorithm_lines(plain)[-1]
+    assert "held out: 12 problems of h.jsonl" in algorithm_lines(plain, num_held_out=12)[-1]

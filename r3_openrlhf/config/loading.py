@@ -601,8 +601,9 @@ def _check_override(text: str) -> Setting:
     try:
         override = parse_override(_with_plain_text(text))
     except HydraException as error:
+        hint = "" if "=" in text else "; quote a value with spaces, as in 'key=two words'"
         raise ConfigError(
-            f"{quoted(text)} is not of the form key=value; {_one_line(error)}"
+            f"{quoted(text)} is not of the form key=value; {_one_line(error)}{hint}"
         ) from error
     if override.type not in (OverrideType.CHANGE, OverrideType.ADD, OverrideType.FORCE_ADD):
         raise ConfigError(f"{quoted(text)} deletes a key; set it to another value instead")

@@ -60,8 +60,8 @@ def check_held_out_source(config: R3Config, *, are_drawn: bool = False) -> None:
 
 def prepare_held_out(
     config: R3Config, tokenizer: PreTrainedTokenizerBase | None, training: Path, output: Path
-) -> None:
-    """Write the prompts of the held-out problems as data.prepare does the present `training`.
+) -> int:
+    """Write the prompts of the held-out problems as data.prepare does the present `training`. Returns their number.
 
     Generated problems meet by chance: those trained on are left out, before held_out.max_samples
     counts. In a file or hub data set that is a mistake. DataError, in one sentence: a held-out
@@ -99,6 +99,7 @@ def prepare_held_out(
             "another file, or a held_out.reasoning_gym.seed that is further away (problem i comes from seed + i)"
         )
     write_once(output, lines, f"held_out.path {data.path}", problems.sources)
+    return len(lines)
 
 
 def evaluation_line(

@@ -135,8 +135,12 @@ def page_of_run(
     tokenizer: PreTrainedTokenizerBase | None,
     model: str | None,
     data: PreparedData,
+    *,
+    num_held_out: int | None = None,
 ) -> FirstPage:
-    """Make the page of a training run, from its training file. Only `FirstPage.check` raises."""
+    """Make the page of a training run, from its training file. Only `FirstPage.check` raises.
+
+    num_held_out: the problems in the held-out file; None: there is none, or it has not been read."""
     prompts, labels = read_prompts(data.path)
     places = range(0, len(labels), max(1, data.num_problems // NUM_EXAMPLES))[:NUM_EXAMPLES]
     problems = list(map(Label.from_json, labels))
@@ -156,7 +160,7 @@ def page_of_run(
             for one in data.sources
         ],
         overview=overview(problems, prompts),
-        algorithm=algorithm_lines(config),
+        algorithm=algorithm_lines(config, num_held_out=num_held_out),
     )
     return make_page(start, config, tokenizer, model, rows)
 
@@ -182,8 +186,10 @@ def page_of_tasks(config: R3Config, model: str | None, data: PreparedData) -> Fi
     )
 
 
-def algorithm_lines(config: R3Config) -> list[str]:
-    """Name what the update is made of, what is on and off, and what measures it."""
+def algorithm_lines(config: R3Config, *, num_held_out: int | None = None) -> list[str]:
+    """Name what the update is made of, what is on and off, and what measures it.
+
+    num_held_out: the held-out problems, where they have been read."""
     algorithm, train = config.algorithm, config.train
     if not algorithm.own_advantages:
         estimator = f"{algorithm.estimator} of OpenRLHF"
@@ -214,10 +220,13 @@ def algorithm_lines(config: R3Config) -> list[str]:
         "critic": algorithm.has_critic,
         "group filter": config.filters_groups,
         "overlong penalty": algorithm.overlong_penalty,
-        "length reward": config.reward.length_reward_max_tokens is not None,
+        # what a function returns is the reward as it is (rewards/exchange.py)
+        "length reward": config.reward.length_reward_max_tokens is not None
+        and not config.reward.all_functions,
         "KL": train.kl_coef > 0,
     }
-    without = ["without R³; algo=r3 adds it"] if not config.algorithm.mechanisms else []
+    has_none = not algorithm.mechanisms and not config.exploration.rrl.ratio
+    without = ["without R³; algo=r3 adds it"] if has_none else []
     return [
         f"{config.algo}: estimator {estimator}; loss {config.loss_name}, {train.loss_aggregation}; clip: {clip or 'none'}",
         f"on: {', '.join(name for name, is_on in parts.items() if is_on) or 'nothing'}",
@@ -225,7 +234,7 @@ def algorithm_lines(config: R3Config) -> list[str]:
         *without,
         _idle_rows_line(config),
         *_single_response_line(config),
-        _held_out_line(config),
+        _held_out_line(config, num_held_out),
     ]
 
 
@@ -242,11 +251,13 @@ def _idle_rows_line(config: R3Config) -> str:
     return f"rows with advantage 0: {'skip the update' if why is None else f'in the update, because {why}'}"
 
 
-def _held_out_line(config: R3Config) -> str:
+def _held_out_line(config: R3Config, number: int | None) -> str:
     held_out = config.held_out
     if held_out.path is None:
         return "Warning: no held-out problems, so r3 compare will refuse this run; set held_out.path"
-    count = "all" if held_out.max_samples is None else f"{held_out.max_samples:,}"
+    most = held_out.max_samples
+    count = "all" if most is None else f"up to {most:,}"
+    count = f"{number:,}" if number is not None else count
     return f"held out: {count} problems of {held_out.path}, {held_out.n_samples} responses each, every {held_out.every_steps} steps"
 
 

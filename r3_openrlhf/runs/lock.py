@@ -6,6 +6,7 @@ told so by R3_RUN_LEASE_TOKEN."""
 import contextlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from r3_openrlhf.method.errors import HistoryError, R3Error
 from r3_openrlhf.method.history.lease import Lease, last_holder
@@ -43,10 +44,24 @@ def held(run: RunDirectory) -> Iterator[None]:
         lease.release()
 
 
-def note_error(run: RunDirectory, sentence: str) -> None:
+def size_of(file: Path) -> int:
+    """Return the bytes of a file; -1 without one."""
+    try:
+        return file.stat().st_size
+    except OSError:
+        return -1
+
+
+def note_error(run: RunDirectory, sentence: str, *, has_begun: bool = True) -> None:
     """Keep why a start failed for `r3 status`, in error.txt, which the next start removes. Nothing
-    where there is neither a run nor a job, or where somebody else trains. ConfigError: not ours."""
-    if not (run.config.is_file() or run.cluster.is_dir()):
+    where there is neither a run nor a job, or where somebody else trains. ConfigError: not ours.
+
+    has_begun: Did this start do anything in the directory? One that was refused at once, such as a resume
+    with another key, leaves the state of the run as it is; in a job it is kept all the same."""
+    is_job = run.cluster.is_dir()
+    if not (run.config.is_file() or is_job):
+        return
+    if not has_begun and run.events.is_file() and not is_job:
         return
     if _is_our_agents(run) or not last_holder(run.lock)[1]:
         run.check_place()

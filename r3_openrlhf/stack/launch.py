@@ -43,7 +43,7 @@ from r3_openrlhf.problems.files import hub_fault
 from r3_openrlhf.problems.held_out import held_out_data
 from r3_openrlhf.runs import checkpoint_record, lock
 from r3_openrlhf.runs.directory import RunDirectory, write_whole
-from r3_openrlhf.runs.first_page import FirstPage, num_steps
+from r3_openrlhf.runs.first_page import FirstPage, algorithm_lines, num_steps
 from r3_openrlhf.runs.kept_files import keep_functions
 from r3_openrlhf.runs.lock import held
 from r3_openrlhf.runs.models.checks import load_tokenizer
@@ -234,19 +234,19 @@ def plan(config: R3Config) -> Plan:
         notes.append(
             f"Not checked: {what}, as the model {why}; prompts are shown without template."
         )
-    parts = [
-        part
-        for data in (config.data, held_out_data(config))
-        if data is not None
-        for part in data.parts.values()
-    ]
-    if fault := hub_fault(parts):
+    fault = hub_fault(config.data.parts.values())
+    if fault is not None:
         return Plan(
             platform,
             arguments,
             [*notes, f"Not checked: the problems, which are on the hub: {fault}"],
             None,
         )
+    held_out, whole = held_out_data(config), config
+    fault = hub_fault(held_out.parts.values()) if held_out is not None else None
+    if fault is not None:  # the page of the problems that are here is worth reading
+        notes.append(f"Not checked: the held-out problems, which are on the hub: {fault}")
+        config = replace(config, held_out=replace(config.held_out, path=None))
     with tempfile.TemporaryDirectory(prefix="r3-plan-") as folder:
         scratch = RunDirectory(folder)
         scratch.data.parent.mkdir()
@@ -255,6 +255,8 @@ def plan(config: R3Config) -> Plan:
                 shutil.copy(file, scratch.data.parent)
         try:
             data, page = work_of(config).prepare(config, model, scratch)
+            if config is not whole:
+                page = replace(page, algorithm=algorithm_lines(whole))
         except DataError as error:
             raise DataError(str(error).replace(str(scratch.path), str(run.path))) from error
     notes += [

@@ -71,10 +71,10 @@ def _prepare_problems(
     if tokenizer and config.agents.tools and config.agents.tool_form == "template":
         for part in config.data.parts.values():
             TemplateCalls(tokenizer, part)  # refuses a template without calls
-    data = prepare(config, tokenizer, run.data)
+    data, num_held_out = prepare(config, tokenizer, run.data), None
     if config.held_out.path is not None:
-        prepare_held_out(config, tokenizer, run.data, run.held_out)
-    return data, page_of_run(config, tokenizer, model, data)
+        num_held_out = prepare_held_out(config, tokenizer, run.data, run.held_out)
+    return data, page_of_run(config, tokenizer, model, data, num_held_out=num_held_out)
 
 
 _PROBLEMS = Work(

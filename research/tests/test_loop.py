@@ -11,6 +11,7 @@ from torch.nn.utils import parameters_to_vector
 from r3_openrlhf.method.errors import ConfigError, DataError, R3Error
 from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.types import Context, Verdict
+from r3_openrlhf.runs import lock
 from r3_openrlhf.runs.directory import RunDirectory
 from research import load, loop
 from research.controls import LAB_OF_CONTROL, KnownSuccesses, ShuffledReplay, SuccessesOnly
@@ -47,6 +48,14 @@ def wrong_and_right(lab, labels, *, right):
         one.rollout.verdict = Verdict.CORRECT if correct else Verdict.WRONG
         one.rollout.reward = 1.5 if correct else 0.0
     return sampled
+
+
+def test_two_processes_do_not_train_in_one_directory(model_dir, tmp_path):
+    config = config_of(tmp_path)
+    lab = Lab(config, model_dir=model_dir)
+    with lock.held(RunDirectory(config.run_dir)), pytest.raises(lock.RunBusy):
+        lab.train()
+    assert not RunDirectory(config.run_dir).metrics.exists()
 
 
 def test_a_run_leaves_the_files_of_a_run(model_dir, tmp_path):

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.runs.directory import RunDirectory
 from tests.answering import served
+from tests.commands import r3
 from tests.docs.pages import DOCS, REPOSITORY, blocks_of, environment
 from tests.rewards.graders import graded, request
 
@@ -79,3 +81,8 @@ def test_the_tutorial_trains_with_its_own_reward(tmp_path):
         assert (rollout["verdict"], rollout["outcome_reward"]) == (
             ("correct", 1.0) if right else ("wrong", 0.0)
         )
+    # the last command, on the same run under another name: it is not refused
+    other = RunDirectory(shutil.copytree(run.path, run.path.with_name("own_grpo")))
+    other.config.write_text(other.config.read_text().replace("arm: null", "arm: grpo"))
+    compared = r3("compare", run.path, other.path)
+    assert compared.exit_code == 0, compared.output

@@ -217,7 +217,7 @@ OURS = re.compile(
             r"In /.*/run",
             r"Next:|r3 (view|show|eval|train|compare) .*",
             # the first page
-            r"held out: all problems of .*|Problems +\d+ rows read, .*|Rows +characters .*|Algorithm +grpo: estimator .*|without R³; algo=r3 adds it|(on|off): .*|rows with advantage 0: .*|problem: question, answer: answer|Steps +\d|Example \d|(prompt|reference|grader) +\S.*",
+            r"held out: [\d,]+ problems of .*|Problems +\d+ rows read, .*|Rows +characters .*|Algorithm +grpo: estimator .*|without R³; algo=r3 adds it|(on|off): .*|rows with advantage 0: .*|problem: question, answer: answer|Steps +\d|Example \d|(prompt|reference|grader) +\S.*",
             r"Calculate .*|<\|im_start\|>assistant|(The answer is |\\boxed\{)\d.*: (correct|wrong)",
         )
     )

@@ -14,6 +14,7 @@ import torch
 from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2MoeConfig
 
+from r3_openrlhf import cli
 from r3_openrlhf.config.loading import config_from_json, load_config
 from r3_openrlhf.machine.gpus import Gpu
 from r3_openrlhf.machine.ray_start import of_this_machine
@@ -33,6 +34,7 @@ from r3_openrlhf.stack.start_checks import (
     host_memory_warning,
     memory_warning,
 )
+from tests.problems.files import write_jsonl
 
 pytestmark = pytest.mark.stack
 
@@ -272,6 +274,45 @@ def test_a_dry_run_asks_the_table_where_the_model_is_on_the_hub():
         plan(config)
     platform, _, remarks, _ = plan(load_config("r3_7b_deepscaler_multinode", []))
     assert platform == "cuda" and remarks[0].startswith("Not checked: the chat template")
+
+
+def test_held_out_problems_that_cannot_be_had_hide_no_page(monkeypatch, tmp_path):
+    """They are on the hub, and the problems to train on are here."""
+    rows = [{"problem": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(9)]
+    data = write_jsonl(tmp_path / "own.jsonl", rows)
+    monkeypatch.setattr(
+        launch,
+        "hub_fault",
+        lambda parts: next((one.path for one in parts if one.path == "o/set"), None),
+    )
+    config = load_config("cpu_smoke", [f"data.path={data}", "held_out.path=o/set"])
+    found = plan(config)
+    assert found.page is not None and found.page.used == 9
+    assert found.page.algorithm[-1].startswith("held out: all problems of o/set")
+    assert "Not checked: the held-out problems, which are on the hub: o/set" in found.notes
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+@pytest.mark.parametrize("is_job", [False, True])
+def test_a_start_that_is_refused_leaves_the_state_of_the_run(
+    monkeypatch, tmp_path, config, has_begun, is_job
+):
+    """A resume with another key made a run "failed" that had ended as it should."""
+    run = RunDirectory(tmp_path / "run")
+    run.create(config)
+    run.events.write_text("{}\n")
+    if is_job:
+        run.cluster.mkdir()
+
+    def refused(_config, **_options):
+        if has_begun:
+            run.events.write_text("{}\n{}\n")
+        raise ConfigError("no")
+
+    monkeypatch.setattr(launch, "train", refused)
+    with pytest.raises(ConfigError):
+        cli._train(config, run, verbose=False, quiet=True)
+    assert run.error.is_file() == (has_begun or is_job)
 
 
 def test_what_only_experts_have_is_refused_without_them(tmp_path):

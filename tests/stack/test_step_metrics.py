@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from pytest import approx
 
 from r3_openrlhf.method.core.batch_metrics import fresh_metrics
-from r3_openrlhf.method.types import EntropyBounds, EntropyStatistics
+from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, Verdict
 from r3_openrlhf.stack.step_metrics import entropy_metrics, extra_metrics
 from tests.method.history.samples import make_rollout
 
@@ -53,3 +54,14 @@ def test_what_a_reward_function_returned_beside_its_reward_becomes_metrics():
     assert extra_metrics([rollout([-1], extras=one) for one in extras]) == {
         "r3/reward/format": 0.5
     }
+
+
+@pytest.mark.parametrize("context", set(Context) - {Context.PLAIN})
+def test_reward_and_accuracy_are_of_the_same_rows(context):
+    """Groups of other prompts moved the reward and not the accuracy, so a rise of one alone meant nothing."""
+    right = [rollout([-1], verdict=Verdict.CORRECT, reward=1.5) for _ in range(3)]
+    wrong = [rollout([-1], verdict=Verdict.WRONG, reward=0.0)]
+    others = [replace(one, context=context) for one in wrong * 8]
+    found, plain = fresh_metrics(right + wrong + others), fresh_metrics(right + wrong)
+    for name, value in (("fresh/accuracy", 0.75), ("fresh/reward", 1.125)):
+        assert found[name] == plain[name] == value

@@ -176,13 +176,16 @@ OLDER_NAMES = {
 def fresh_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Means over what was sampled in this step, trained or not; never over recalled rows.
 
+    Reward and accuracy are those of plain prompts, so that they compare with a run without reflection.
     `entropy`: mean of -ln p(sampled token), unbiased for the mean token entropy, in nats."""
     graded = [r for r in rollouts if r.verdict is not Verdict.UNGRADED]
     unaided = [r for r in graded if r.context is not Context.HINT]
     correct = [(r.verdict is Verdict.CORRECT, r.context is Context.PLAIN) for r in unaided]
     logprob = sum(float(r.response_logprobs[r.sampled].sum()) for r in rollouts)
     numbers = {
-        "fresh/reward": mean_or_zero([r.graded_reward for r in graded]),
+        "fresh/reward": mean_or_zero(
+            [r.graded_reward for r in graded if r.context is Context.PLAIN]
+        ),
         "fresh/score": mean_or_zero([right for right, _ in correct]),  # not of a hint
         "fresh/accuracy": mean_or_zero([right for right, plain in correct if plain]),
         "fresh/response_length": mean_or_zero([r.num_sampled_tokens for r in rollouts]),

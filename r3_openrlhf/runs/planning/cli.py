@@ -1,15 +1,20 @@
 """`r3 plan`."""
 
+from __future__ import annotations
+
 import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import nearest
+
+if TYPE_CHECKING:
+    from r3_openrlhf.config import R3Config
 
 OWN = ("gpu", "nodes", "mean_tokens", "problems", "network_gbit")
 
@@ -32,7 +37,7 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     gpu=NAME          h100-80gb (default), h200-141gb, h800-80gb, a100-80gb, a100-40gb, l40s-48gb, rtx4090-24gb
     nodes=N           instead of cluster.num_nodes
     mean_tokens=N     of a response; default: half of rollout.max_new_tokens
-    problems=N        how many there are, where the configuration does not say
+    problems=N        how many there are, where neither the configuration nor a file here says it
     network_gbit=N    of a GPU to other nodes, Gbit/s; default: 400 for H100, 200 for A100
     every other KEY=VALUE as for r3 train
 
@@ -80,7 +85,7 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
         raise ConfigError(
             f"the plan does not know what {unknown} takes; leave it out to plan without it"
         )
-    num_problems = numbers.get("problems") or num_problems_of(config)
+    num_problems = numbers.get("problems") or num_problems_of(config) or _counted(config)
     if num_problems is None:
         raise ConfigError(
             f"the number of problems of data.path={config.data.path} is not known here; add problems=N"
@@ -112,3 +117,17 @@ def _number(key: str, value: str) -> int:
     if not value.isdecimal() or int(value) < 1:
         raise ConfigError(f"{key} is {quoted(value)}; use a whole number from 1")
     return int(value)
+
+
+def _counted(config: R3Config) -> int | None:
+    """Count the problems of files that are here; None: some are elsewhere, or nothing here reads them.
+
+    DataError as `load_problems`."""
+    if not all(Path(part.path).exists() for part in config.data.parts.values() if part.path):
+        return None
+    try:
+        from r3_openrlhf.problems.sources import load_problems
+    except ImportError:
+        return None
+    with_rows = config.reward.reads_rows
+    return len(load_problems(config.data, seed=config.train.seed, with_rows=with_rows).labels)

@@ -20,6 +20,7 @@ CARDS = {
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
     "Qwen/Qwen2.5-7B": 7_615_616_512,
     "Qwen/Qwen2.5-32B": 32_763_876_352,
+    "Qwen/Qwen3-8B": 8_190_735_360,
     "meta-llama/Llama-3.1-8B": 8_030_261_248,
     "HuggingFaceTB/SmolLM2-135M": 134_515_008,
 }

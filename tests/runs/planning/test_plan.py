@@ -23,6 +23,7 @@ from r3_openrlhf.runs.planning.verdict import (
     start_check,
 )
 from tests.commands import r3
+from tests.problems.files import write_jsonl
 from tests.test_boundaries import ENGINES, loaded_by
 
 SMALL = shape_of("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B")
@@ -376,6 +377,17 @@ def test_the_command(tmp_path):
     ]
     small_gpu = r3(*seven)
     assert small_gpu.exit_code == 1 and "These would make it fit: " in small_gpu.output
+
+
+def test_problems_in_a_file_are_counted(tmp_path):
+    """problems=N was asked for a file that is here."""
+    rows = [{"problem": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(300)]
+    data = write_jsonl(tmp_path / "own.jsonl", rows)
+    command = ["plan", "experiment=r3_1p5b_deepscaler_8gpu", f"run_dir={tmp_path}"]
+    assert "; 300 problems" in r3(*command, f"data.path={data}").output
+    assert "; 77 problems" in r3(*command, f"data.path={data}", "problems=77").output
+    said = r3(*command, f"data.path={tmp_path}/elsewhere.jsonl")
+    assert said.exit_code == 1 and "is not known here; add problems=N" in said.output
 
 
 def test_the_plan_in_the_page_of_the_first_run_is_what_the_command_prints():
