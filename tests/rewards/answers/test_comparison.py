@@ -112,9 +112,10 @@ def test_a_rough_value_knows_roots_and_pi_and_nothing_else(text, value):
     assert rough is None if value == "none" else math.isclose(rough, value)
 
 
-@given(st.integers(2, 400), st.integers(2, 400), st.sampled_from(TABLES["with_roots"]))
-def test_numbers_with_roots_are_told_apart_without_a_parser(a, b, form):
+@given(st.integers(2, 400), st.integers(0, 40), st.sampled_from(TABLES["with_roots"]))
+def test_numbers_with_roots_are_told_apart_without_a_parser(a, more, form):
     """Never where a rounding or a percent sign could make them equal: these are left to the symbolic comparison."""
+    b = a + more
     verdict = compare_cheaply(form % a, form % b)
     x, y = rough_value(form % a), rough_value(form % b)
     if verdict is False:

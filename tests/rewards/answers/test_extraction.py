@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from r3_openrlhf.rewards.answers.reading.extraction import (
@@ -72,12 +72,13 @@ def test_the_number_at_the_end_of_a_text(text, number):
 
 @given(
     st.sampled_from([r"\boxed{%s", r"So $\boxed{%s$.", r"\fbox{%s."]),
-    st.sampled_from(["7", r"\frac{1}{2}", "x+1"]),
+    st.sampled_from([r"x^{2}", r"\frac{1}{2}", r"\text{no}"]),
 )
 def test_a_box_that_lacks_only_its_last_brace_is_closed_by_the_end_of_the_text(form, answer):
     assert exact(form % answer) == answer
     assert exact(form % answer, truncated=True) is None
     assert exact(form % answer + "\n\nand more") is None
+    assert exact(form % "7") is None  # maybe of 71
 
 
 FILLING = st.lists(
@@ -105,11 +106,14 @@ def test_what_follows_a_next_question_is_not_read(question, marked, between):
     assert exact(sentence) == answer
 
 
-@given(
-    st.lists(st.sampled_from(["\n", " ", "\t", "\n ", "\xa0", "\u3000", "a"]), max_size=60).map(
-        "".join
-    )
+RUNS = st.sampled_from(["\n", " ", "\t", "\n ", "\xa0", "\u3000", "a"]).flatmap(
+    lambda sign: st.sampled_from([1, 2, 16, 17, 18, 19]).map(lambda times: sign * times)
 )
+
+
+@given(st.lists(RUNS, max_size=5).map("".join))
+@example(" " * 17)
+@example("a" + "\n" * 18 + "a")
 def test_white_space_in_a_row_is_bounded_and_nothing_else_is_changed(text):
     short = answer_part(text)
     assert short.split() == text.split()

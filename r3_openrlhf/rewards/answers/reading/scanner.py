@@ -315,11 +315,11 @@ def without_blanks(text: str) -> str:
 
 
 def with_last_box_closed(text: str) -> str:
-    r"""Add the last brace where a text ends in a box that lacks only this one: "\boxed{\frac{1}{2}"."""
+    r"""Add the last brace where a text ends in a box that lacks only this one: "\boxed{\frac{1}{2}"; \boxed{7 may be cut off."""
     boxes = _boxes(text)
     rest = text[boxes[-1].end() :].strip(" $.") if boxes else ""
     is_short = rest.startswith("{") and len(rest) <= CHARS_OF_AN_OPEN_BOX and "\n" not in rest
-    if not is_short or len(rest) < 2:
+    if not is_short or not rest.endswith("}"):
         return text
     depth = sum((sign == "{") - (sign == "}") for sign in _BRACE.findall(rest))
     return text.rstrip(" $.") + "}" if depth == 1 else text

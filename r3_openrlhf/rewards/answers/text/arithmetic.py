@@ -135,8 +135,8 @@ def _rough_atom(node: ast.expr) -> float:
         case ast.Call(func=ast.Name(id="R"), args=[inside]):
             return math.sqrt(evaluate(inside, _rough_atom, _ROUGH_OPERATORS))
         case ast.Call(func=ast.Call(func=ast.Name(id="F"), args=[top]), args=[bottom]):
-            numerator: float = evaluate(top, _rough_atom, _ROUGH_OPERATORS)
-            return numerator / evaluate(bottom, _rough_atom, _ROUGH_OPERATORS)
+            above: float = evaluate(top, _rough_atom, _ROUGH_OPERATORS)
+            return above / evaluate(bottom, _rough_atom, _ROUGH_OPERATORS)
     raise ValueError("no arithmetic")
 
 
