@@ -19,8 +19,6 @@ from r3_openrlhf.problems.prompt_checks import near
 from r3_openrlhf.problems.sources import REASONING_GYM, Label, check_source, load_problems
 from r3_openrlhf.problems.training_file import line_of, read_prompts, rendered, write_once
 
-HELD_OUT_TEMPERATURE = 1.0
-
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -121,7 +119,7 @@ def evaluation_line(
         "name": "held_out",
         "num_problems": len(uids),
         "n_samples": settings.n_samples,
-        "temperature": HELD_OUT_TEMPERATURE,
+        "temperature": settings.temperature,
         "max_new_tokens": config.rollout.max_new_tokens,
         "pass_at_1": fmean(fmean(found) for found in verdicts.values()) if verdicts else None,
         "pass_at_n": fmean(any(found) for found in verdicts.values()) if verdicts else None,

@@ -245,7 +245,12 @@ def _held_out_line(config: R3Config) -> str:
     if held_out.path is None:
         return "Warning: no held-out problems, so r3 compare will refuse this run; set held_out.path"
     count = "all" if held_out.max_samples is None else f"{held_out.max_samples:,}"
-    return f"held out: {count} problems of {held_out.path}, {held_out.n_samples} responses each, every {held_out.every_steps} steps"
+    # every run's until there was a key for it
+    heat = "" if held_out.temperature == 1 else f" at temperature {held_out.temperature:g}"
+    return (
+        f"held out: {count} problems of {held_out.path}, {held_out.n_samples} responses each{heat}, "
+        f"every {held_out.every_steps} steps"
+    )
 
 
 def make_page(

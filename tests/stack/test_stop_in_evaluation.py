@@ -1,11 +1,14 @@
-"""A stop that is asked for while the held-out problems are asked: no step follows, and nothing is lost."""
+"""The evaluation between steps: a stop that is asked for during it (no step follows, and nothing is lost), and how it samples."""
 
 from types import SimpleNamespace
 
 import pytest
 
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.runs.stop_request import RunInterrupted
 from r3_openrlhf.stack import trainer
+from tests.method.history.samples import make_rollout
 
 STEP = 4
 
@@ -57,3 +60,31 @@ def test_without_a_request_the_next_step_follows():
     steps, did = steps_with(None, 3)
     steps.save_logs_and_checkpoints(STEP, {"loss": 0.5})
     assert did == ["log", "evaluate"]
+
+
+def test_held_out_problems_are_sampled_at_their_own_temperature(monkeypatch):
+    """Training's is in generate_kwargs, and in the line of evaluations.jsonl is what was used."""
+    settings = ["held_out.temperature=0.4", "held_out.n_samples=2", "rollout.temperature=0.9"]
+    steps, seen, lines = object.__new__(trainer.RecordedSteps), [], []
+    steps.config = load_config("cpu_smoke", [*settings, "held_out.path=unused"])
+    steps.generate_kwargs = {"temperature": 0.9, "n_samples_per_prompt": 8, "top_p": 1.0}
+    steps.samples_generator = SimpleNamespace(
+        step=STEP,
+        totals={"generated_tokens_total": 7.0},
+        generate_held_out=lambda prompts, labels, **kwargs: seen.append(kwargs) or [],
+    )
+    steps.run = SimpleNamespace(
+        held_out="unused",
+        read_metrics=list,
+        write_held_out=lambda *_: None,
+        append_evaluation=lines.append,
+    )
+    steps.wandb_logger = steps.tensorboard_logger = None
+    steps.tracker = steps._warn = lambda *_: None
+    made = [make_rollout("a", ids=[0], verdict=Verdict.CORRECT)]
+    monkeypatch.setattr(trainer, "announce", lambda *_, **__: None)
+    monkeypatch.setattr(trainer, "read_prompts", lambda _: ([], []))
+    monkeypatch.setattr(trainer, "work_of", lambda _: SimpleNamespace(evaluated=lambda _: made))
+    steps._evaluate()
+    assert seen == [{"temperature": 0.4, "n_samples_per_prompt": 2, "top_p": 1.0}]
+    assert (lines[0]["temperature"], lines[0]["n_samples"]) == (0.4, 2)
