@@ -459,6 +459,7 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
         per_window = (
             1 if self.args.train.dynamic_batch_enable else self._micro_batches_per_window
         )
+        assert per_window is not None  # `lay_out` was called
         loss = sum(self._losses) / (passes * per_window)
         status["policy_loss"] = self.strategy.all_reduce({"policy_loss": loss})["policy_loss"]
         kept, left = sums_of_rows(buffer.items), sums_of_rows(buffer.left)
