@@ -30,7 +30,6 @@ from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import Context, Rollout, Verdict
 from r3_openrlhf.problems.held_out import (
-    HELD_OUT_TEMPERATURE,
     evaluation_line,
     prepare_held_out,
 )
@@ -434,7 +433,7 @@ class Lab:
         sampled = self.ask(
             [(label, self.plain_prompt(label), Context.PLAIN) for label in labels],
             n=settings.n_samples,
-            temperature=HELD_OUT_TEMPERATURE,
+            temperature=settings.temperature,
             generator=torch.Generator().manual_seed(0),
         )
         return evaluation_line(

@@ -378,6 +378,7 @@ def _check_batches(c: R3Config) -> None:
         raise ConfigError(
             f"cluster has {ranks} ranks, more than the {rows}; use fewer GPUs or a larger batch"
         )
+    _check_rows_per_update(c)
     batch = c.train_batch_size
     if batch > c.rows_per_step or c.rows_per_step % batch:
         raise ConfigError(f"train.batch_size is {batch}, which does not divide the {rows}")
@@ -392,6 +393,34 @@ def _check_batches(c: R3Config) -> None:
         raise ConfigError(
             f"rollout.micro_batch_size is {c.rollout.micro_batch_size}: the {rows} make fewer "
             f"micro-batches than there are ranks ({ranks})"
+        )
+
+
+def _check_rows_per_update(c: R3Config) -> None:
+    most, ranks = c.train.rows_per_update, c.num_policy_ranks
+    if most is None:
+        return
+    if c.train.batch_size is not None:
+        raise ConfigError(
+            f"train.rows_per_update is {most} and train.batch_size is {c.train.batch_size}, but both say "
+            "how many rows an update has; use one of the two"
+        )
+    if most % ranks:
+        raise ConfigError(
+            f"train.rows_per_update is {most}, which the {ranks} ranks cannot share evenly; use a "
+            f"multiple of {ranks}"
+        )
+    schedule = c.flag("actor.lr_scheduler")
+    if schedule is not None and not str(schedule).startswith("constant"):
+        raise ConfigError(
+            f"train.rows_per_update is {most} and openrlhf.actor.lr_scheduler is {schedule}, but nobody "
+            "knows ahead how many updates such a run makes; use a constant one, or train.batch_size"
+        )
+    updates = c.updates_of(c.rows_per_step)
+    if not c.algorithm.own_advantages and c.rows_per_step % (ranks * updates):
+        raise ConfigError(
+            f"train.rows_per_update is {most}: the {c.rows_per_step} rows of a step are {updates} updates on "
+            f"{ranks} ranks, which cannot share them evenly with algo={c.algo}; use a divisor of the rows"
         )
 
 

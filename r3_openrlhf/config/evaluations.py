@@ -24,6 +24,8 @@ class HeldOutConfig(Section, prefix="held_out."):
     every_steps: int = number(20, min=1)
     # responses per problem
     n_samples: int = number(4, min=1)
+    # sampling temperature of held-out responses
+    temperature: float = number(1.0, above=0)
 
 
 @dataclass

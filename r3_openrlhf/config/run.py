@@ -175,6 +175,13 @@ class R3Config(R3Settings):
         """Rollouts per optimizer step."""
         return self.train.batch_size or self.rows_per_step
 
+    def updates_of(self, num_rows: int) -> int:
+        """Count the optimizer steps of a pass over this step's rows."""
+        most = self.train.rows_per_update
+        if most is None:
+            return self.rows_per_step // self.train_batch_size
+        return max(1, math.ceil(num_rows / most))
+
     @property
     def sequences_per_engine(self) -> int:
         """Responses that one vLLM engine decodes at once."""

@@ -151,6 +151,9 @@ class TrainConfig:
     max_generated_tokens: int | None = number(None, min=1)
     # rollouts per optimizer step; null: all, one update a step [P]
     batch_size: int | None = number(None, min=1)
+    # rows of an optimizer step, at most, where a step has any number of rows (turns, recalled ones): its rows
+    # are dealt evenly to as few updates as that allows; null: train.batch_size
+    rows_per_update: int | None = number(None, min=1)
     # rows of a backward pass on each rank
     micro_batch_size: int = number(1, min=1)
     # passes over a step's rollouts; ratios are against the policy before the first

@@ -25,8 +25,6 @@ from r3_openrlhf.problems.training_file import (
     write_once,
 )
 
-HELD_OUT_TEMPERATURE = 1.0
-
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -130,7 +128,7 @@ def evaluation_line(
         "name": "held_out",
         "num_problems": len(uids),
         "n_samples": settings.n_samples,
-        "temperature": HELD_OUT_TEMPERATURE,
+        "temperature": settings.temperature,
         "max_new_tokens": config.rollout.max_new_tokens,
         "pass_at_1": fmean(fmean(found) for found in verdicts.values()) if verdicts else None,
         "pass_at_n": fmean(any(found) for found in verdicts.values()) if verdicts else None,

@@ -258,7 +258,12 @@ def _held_out_line(config: R3Config, number: int | None) -> str:
     most = held_out.max_samples
     count = "all" if most is None else f"up to {most:,}"
     count = f"{number:,}" if number is not None else count
-    return f"held out: {count} problems of {held_out.path}, {held_out.n_samples} responses each, every {held_out.every_steps} steps"
+    # every run's until there was a key for it
+    heat = "" if held_out.temperature == 1 else f" at temperature {held_out.temperature:g}"
+    return (
+        f"held out: {count} problems of {held_out.path}, {held_out.n_samples} responses each{heat}, "
+        f"every {held_out.every_steps} steps"
+    )
 
 
 def make_page(

@@ -25,9 +25,17 @@ def effective_ranks(args: SimpleNamespace) -> int:
     )
 
 
-def num_windows(args: SimpleNamespace) -> int:
+def num_windows(
+    args: SimpleNamespace, *, num_rows: int = 0, rows_per_update: int | None = None
+) -> int:
     """Optimizer steps per training step. Fixed by the fresh rollouts, so that additional rows
-    enlarge a window and never add one: the learning-rate schedule keeps its length."""
+    enlarge a window and never add one: the learning-rate schedule keeps its length.
+
+    rows_per_update: as few windows as hold num_rows rows (of all ranks), each at most that many. A
+    multiple of the ranks, so that fillers up to a multiple of ranks * windows never add a window:
+    each rank finds the number in its own rows."""
+    if rows_per_update is not None:
+        return max(1, -(-num_rows // rows_per_update))
     return max(
         1, args.rollout.batch_size * args.rollout.n_samples_per_prompt // args.train.batch_size
     )

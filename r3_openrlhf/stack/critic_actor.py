@@ -16,7 +16,7 @@ from peft import PeftModel
 
 from r3_openrlhf.stack import safe_pickles
 from r3_openrlhf.stack.blocked_signals import keep_blocked
-from r3_openrlhf.stack.environment import use_share_of_cores
+from r3_openrlhf.stack.environment import config_from_environment, use_share_of_cores
 from r3_openrlhf.stack.finite_advice import check_loaded
 from r3_openrlhf.stack.finite_updates import (
     CRITIC_NOT_FINITE,
@@ -107,6 +107,8 @@ class R3CriticActor(UpstreamCriticActor):
         ppo_critic.CriticPPOTrainer = R3CriticTrainer
         ppo_critic.get_llm_for_sequence_regression = critic_model
         super().init_model_from_pretrained(*args, **kwargs)
+        config = config_from_environment()
+        self.trainer.replay_buffer.rows_per_update = config.train.rows_per_update
         flags = self.strategy.args
         check_loaded(
             self.critic.module, flags, folder="_critic", path=flags.critic.model_name_or_path

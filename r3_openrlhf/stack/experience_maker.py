@@ -480,9 +480,12 @@ class R3ExperienceMaker(StockExperienceMaker):
                         row.rollout, prompt_ids=prompt_ids, sibling=sibling
                     )
                 )
-        missing = num_fillers(
-            len(samples), ranks=effective_ranks(self.args), windows=num_windows(self.args)
+        windows = num_windows(
+            self.args,
+            num_rows=len(samples),
+            rows_per_update=self.config.train.rows_per_update,
         )
+        missing = num_fillers(len(samples), ranks=effective_ranks(self.args), windows=windows)
         return samples + [
             filler_experience(samples[0], self.tokenizer.pad_token_id) for _ in range(missing)
         ]

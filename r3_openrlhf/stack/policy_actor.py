@@ -78,6 +78,7 @@ class R3PolicyActor(UpstreamPolicyActor):
         self.trainer.use_loss(
             config.loss, config.loss_settings, config.train.correction.resolved
         )
+        self.trainer.replay_buffer.rows_per_update = config.train.rows_per_update
         self.trainer.skips_idle = why_all_rows_stay(config) is None
         self._adapted = self.strategy._unwrap_model(self.actor)
         if isinstance(self._adapted, PeftModel):

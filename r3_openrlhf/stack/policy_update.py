@@ -20,7 +20,12 @@ from torch.utils.data import DataLoader
 
 from r3_openrlhf.method.core.correction import Correction
 from r3_openrlhf.method.core.losses import LOSSES, LossSettings, TokenLoss
-from r3_openrlhf.stack.batching import even_slices, micro_batches, num_windows
+from r3_openrlhf.stack.batching import (
+    effective_ranks,
+    even_slices,
+    micro_batches,
+    num_windows,
+)
 from r3_openrlhf.stack.finite_updates import (
     ACTOR_NOT_FINITE,
     ADVANTAGES,
@@ -49,6 +54,7 @@ from r3_openrlhf.stack.idle_rows import (
 NO_ROWS = 1e-12  # upstream divides by the counts of a micro-batch (ppo_actor.py:219)
 # info of a row: 1 from the history, else 0; only where the loss asks for it
 RECALLED = "recalled"
+UPDATES = "r3/update/updates"  # optimizer steps of a step, with train.rows_per_update
 
 
 # what upstream's setup_dynamic_batch sets (replay_buffer.py:146-181)
@@ -77,6 +83,7 @@ class R3ReplayBuffer(NaiveReplayBuffer):
     items: list[Any]  # upstream's; one row each
     dynamic_indices: list[list[int]]  # upstream's
     windows: int | None = None  # of a warm start; None: those of the run's steps
+    rows_per_update: int | None = None  # train.rows_per_update
     skips_idle: bool = False  # rows without a gradient leave the update (idle_rows.py)
     dp_group: Any = None  # the ranks with other rows; None: all
 
@@ -85,6 +92,13 @@ class R3ReplayBuffer(NaiveReplayBuffer):
         self.left: list[Any] = []  # rows of this step that do not pass through the model
         # of each window: tokens and rows with actions, of all ranks
         self.totals: list[list[float]] = []
+
+    def num_windows(self, args: SimpleNamespace) -> int:
+        """Count the windows of this step's rows, before any leaves."""
+        num_rows = len(self.items) * effective_ranks(args)
+        return self.windows or num_windows(
+            args, num_rows=num_rows, rows_per_update=self.rows_per_update
+        )
 
     def lay_out(self, *, windows: int, micro_batch_size: int, seed: int | None) -> int:
         """Fix the micro-batches of the coming pass, rows shuffled by `seed` (None: as they are).
@@ -173,7 +187,7 @@ class R3ReplayBuffer(NaiveReplayBuffer):
 
     def setup_dynamic_batch(self, strategy):
         """Upstream's micro-batches by tokens (replay_buffer.py:91). ValueError: unequal windows."""
-        windows = self.windows or num_windows(strategy.args)
+        windows = self.num_windows(strategy.args)
         dp_size = torch.distributed.get_world_size(
             group=strategy.ds_device_mesh["dp"].get_group()
         )
@@ -240,6 +254,8 @@ class AnyNumberOfRows:
     args: Any
     strategy: Any
     micro_train_batch_size: int
+    max_epochs: int
+    updates = 0  # of this step
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -257,13 +273,15 @@ class AnyNumberOfRows:
         """Fix the micro-batches of this step, and tell DeepSpeed's engine a window's number."""
         # dropout: no checkpoint keeps the generator's state, and a resumed run must update alike
         torch.manual_seed(self.args.train.seed + engine.global_steps)
+        windows = self.replay_buffer.num_windows(self.args)
+        self.updates = windows * self.max_epochs
         if not self.args.train.dynamic_batch_enable:
             # the same processes must shuffle alike where they share rows (ppo_actor.py:157)
             shuffle = (
                 self.strategy.ring_attn_group is None and self.args.ds.tensor_parallel_size <= 1
             )
             count = self.replay_buffer.lay_out(
-                windows=self.replay_buffer.windows or num_windows(self.args),
+                windows=windows,
                 micro_batch_size=self.micro_train_batch_size,
                 # optimizer steps are in the checkpoint: a resumed run shuffles as the first one did
                 seed=self.args.train.seed + engine.global_steps if shuffle else None,
@@ -428,6 +446,8 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
             status = super().ppo_train(kl_ctl)
         if self.skips_idle:
             status = self._of_all_rows(status)
+        if buffer.rows_per_update is not None:
+            status = status | {UPDATES: float(self.updates)}
         if (name := self._watch.first_not_finite()) is not None:
             status = status | {"actor_grad_norm": math.nan, ACTOR_NOT_FINITE: name}
         return status
@@ -439,6 +459,7 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
         per_window = (
             1 if self.args.train.dynamic_batch_enable else self._micro_batches_per_window
         )
+        assert per_window is not None  # `lay_out` was called
         loss = sum(self._losses) / (passes * per_window)
         status["policy_loss"] = self.strategy.all_reduce({"policy_loss": loss})["policy_loss"]
         kept, left = sums_of_rows(buffer.items), sums_of_rows(buffer.left)

@@ -316,9 +316,12 @@ class R3SamplesGenerator(PartialSteps, SamplesGenerator):
         ranks different numbers of rows. R³ and agents add fillers instead (experience_maker.py)."""
         if self.config.algorithm.own_advantages or len(rows) == self.config.rows_per_step:
             return rows
-        unit = effective_ranks(self.args) * num_windows(self.args)
+        ranks, most = effective_ranks(self.args), self.config.train.rows_per_update
         size = self.config.rollout.n_samples_per_prompt
-        return next(rows[:end] for end in range(len(rows), -1, -size) if end % unit == 0)
+        end = len(rows)
+        while end % (ranks * num_windows(self.args, num_rows=end, rows_per_update=most)):
+            end -= size
+        return rows[:end]
 
     def _seed_epoch(self) -> None:
         """Order an epoch by the seed and the epoch, so that a resumed run finds it again. The

@@ -19,7 +19,7 @@ from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.history.witness import record_of
 from r3_openrlhf.method.open_table import load_object
 from r3_openrlhf.method.types import Rollout
-from r3_openrlhf.problems.held_out import HELD_OUT_TEMPERATURE, evaluation_line
+from r3_openrlhf.problems.held_out import evaluation_line
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.mixture import source_metrics
 from r3_openrlhf.problems.prompts import r3_of
@@ -414,7 +414,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         announce(self.run, Phase.EVALUATION, step=step or None)
         so_far = ([{"epoch": 1, **self.samples_generator.totals}] + self.run.read_metrics())[-1]
         kwargs = self.generate_kwargs | {
-            "temperature": HELD_OUT_TEMPERATURE,
+            "temperature": settings.temperature,
             "n_samples_per_prompt": settings.n_samples,
         }
         rollouts = self.samples_generator.generate_held_out(

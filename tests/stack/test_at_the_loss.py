@@ -162,8 +162,9 @@ def config_of(settings, g):
     )
 
 
-def entering(config, rollouts, *, ranks, dynamic, packed, monkeypatch):
-    """The rows that reach the loss, by their tokens, with the whole loss and denominators of each rank."""
+def entering(config, rollouts, *, ranks, dynamic, packed, monkeypatch, updates=None):
+    """The rows that reach the loss, by their tokens, with the whole loss and denominators of each rank.
+    updates: gets for each rank the number of the update of each row."""
     algorithm = config.algorithm
     store = HistoryStore.open(":memory:")
     store.commit_step(3, 1, rollouts.stored)
@@ -183,7 +184,11 @@ def entering(config, rollouts, *, ranks, dynamic, packed, monkeypatch):
     chunk = len(experiences) // ranks
     return together.run(
         lambda rank: one_rank(
-            config, made.args, experiences[rank * chunk : (rank + 1) * chunk], together
+            config,
+            made.args,
+            experiences[rank * chunk : (rank + 1) * chunk],
+            together,
+            updates=updates,
         )
     )
 
@@ -280,6 +285,7 @@ class Engine(SimpleNamespace):
     """What the update asks DeepSpeed for."""
 
     global_steps, dp_world_size, skipped_steps = 0, 1, 0
+    is_end, update = False, 0
     module = torch.nn.Linear(1, 1)
 
     def __call__(self, sequences, action_mask, **_):
@@ -298,10 +304,11 @@ class Engine(SimpleNamespace):
         pass
 
     def set_gradient_accumulation_boundary(self, is_end):
-        pass
+        self.update += self.is_end
+        self.is_end = is_end
 
 
-def one_rank(config, args, experiences, together, *, supervised_in=None):
+def one_rank(config, args, experiences, together, *, supervised_in=None, updates=None):
     """Run the real update of these experiences on a model of known log-probs. supervised_in: windows of
     a warm start, whose loss it is then."""
     trainer = R3ActorTrainer.__new__(R3ActorTrainer)
@@ -348,6 +355,7 @@ def one_rank(config, args, experiences, together, *, supervised_in=None):
     trainer.use_loss(config.loss, config.loss_settings)
     if supervised_in:
         trainer.actor_loss_fn, trainer.replay_buffer.windows = supervised_loss(), supervised_in
+    trainer.replay_buffer.rows_per_update = config.train.rows_per_update
     loss_fn = trainer.actor_loss_fn
 
     def spy(log_probs, old, advantages, action_mask, **others):
@@ -359,12 +367,16 @@ def one_rank(config, args, experiences, together, *, supervised_in=None):
                 tokens = sequence[1:][mask].tolist()
                 prompt = sequence[:start][sequence[:start] > 0].tolist()
                 seen.append((tuple(tokens), prompt, advantages[i][mask], old[i][mask]))
+                if updates is not None:
+                    updates.setdefault(together.local.rank, []).append(engine.update)
         return loss_fn(log_probs, old, advantages, action_mask=action_mask, **others)
 
     trainer.actor_loss_fn = spy
     for experience in experiences:
         trainer.replay_buffer.append(experience)
-    trainer.ppo_train(0.0)
+    status = trainer.ppo_train(0.0)
+    if updates is not None:
+        assert status["r3/update/updates"] == engine.update + 1
     windows = 1 if args.train.dynamic_batch_enable else trainer.strategy.accumulated_gradient
     return seen, math.fsum(losses) / windows / together.ranks  # as DeepSpeed divides
 
@@ -434,6 +446,46 @@ def test_what_enters_the_loss_is_what_the_page_says(name, kind, g, monkeypatch):
         assert total == pytest.approx(whole_loss(config, rows.values()), rel=1e-4, abs=1e-6), (
             where
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "most"),
+    [
+        ("r3", "recalled", 8),
+        ("r3", "recalled", 16),
+        ("r3", "ungraded", 10),
+        ("grpo", "graded", 8),
+        ("ppo", "graded", 64),
+    ],
+)
+def test_a_step_makes_an_update_for_so_many_rows(name, kind, most, monkeypatch):
+    """As few updates as hold them, of equal size but for fillers, each with its own denominators."""
+    config = config_of([f"algo={name}", f"train.rows_per_update={most}"], 8)
+    for layout, (ranks, dynamic, packed) in LAYOUTS.items():
+        with monkeypatch.context() as patch:
+            rollouts, updates = Rollouts(kind, 8), {}
+            rows = {tuple(row.tokens): row for row in expected_rows(name, rollouts)}
+            found = entering(
+                config,
+                rollouts,
+                ranks=ranks,
+                dynamic=dynamic,
+                packed=packed,
+                monkeypatch=patch,
+                updates=updates,
+            )
+        of_updates = {}
+        for rank, (seen, _) in enumerate(found):
+            for (tokens, *_), number in zip(seen, updates[rank], strict=True):
+                of_updates.setdefault(number, []).append(tokens)
+        assert len(of_updates) == -(-len(rows) // most), layout
+        sizes = [len(one) for one in of_updates.values()]
+        assert max(sizes) <= most and max(sizes) - min(sizes) <= 2 * len(sizes) * ranks, layout
+        assert sorted(sum(of_updates.values(), [])) == sorted(rows), layout
+        total = math.fsum(
+            whole_loss(config, [rows[tokens] for tokens in one]) for one in of_updates.values()
+        )
+        assert math.fsum(loss for _, loss in found) == pytest.approx(total, rel=1e-4, abs=1e-6)
 
 
 class Actors:

@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from r3_openrlhf.stack.batching import balanced_batches, even_slices, micro_batches, num_fillers
+from r3_openrlhf.stack.batching import (
+    balanced_batches,
+    even_slices,
+    micro_batches,
+    num_fillers,
+    num_windows,
+)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
@@ -41,3 +47,14 @@ def test_the_number_of_forward_passes_is_rounded_up():
     assert len(balanced_batches([5000] * 96, ranks=8, max_tokens=32768)) == 16
     batches = balanced_batches([5500] * 96, ranks=8, max_tokens=32768)
     assert len(batches) == 24 and max(map(len, batches)) == 4
+
+
+@given(st.integers(1, 8), st.integers(1, 40), st.integers(1, 3000))
+def test_a_rank_finds_the_number_of_updates_in_its_own_rows(ranks, share, rows):
+    """Fillers never add an update, and none is larger than asked for."""
+    most = ranks * share
+    windows = num_windows(None, num_rows=rows, rows_per_update=most)
+    assert (windows - 1) * most < rows <= windows * most
+    total = rows + num_fillers(rows, ranks=ranks, windows=windows)
+    assert num_windows(None, num_rows=total, rows_per_update=most) == windows
+    assert total // windows <= most

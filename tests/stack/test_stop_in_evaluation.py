@@ -1,12 +1,15 @@
-"""A stop that is asked for while the held-out problems are asked: it ends them, no step follows, nothing
-is lost, and a part of the responses is no result."""
+"""The evaluation between steps: a stop that is asked for during it ends it (no step follows, nothing is lost, a part of the
+responses is no result), and how it samples."""
 
 from types import SimpleNamespace
 
 import pytest
 
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.runs.stop_request import RunInterrupted
 from r3_openrlhf.stack import trainer
+from tests.method.history.samples import make_rollout
 
 STEP = 4
 
@@ -64,7 +67,7 @@ def test_without_all_responses_nothing_is_written(monkeypatch):
     """What was sampled before the stop measures nothing; the run that continues asks again."""
     steps, _ = steps_with("signal SIGTERM", 3)
     del steps._evaluate
-    steps.config = SimpleNamespace(held_out=SimpleNamespace(n_samples=1))
+    steps.config = SimpleNamespace(held_out=SimpleNamespace(n_samples=1, temperature=1.0))
     steps.generate_kwargs, asked = {}, []
 
     def generate_held_out(_prompts, _labels, *, asked_to_end, **_others):
@@ -106,3 +109,37 @@ def test_the_evaluation_after_the_last_step_ends_too(monkeypatch, save_steps, wa
     with pytest.raises(RunInterrupted, match=r"preempted at step 4, saved \(signal SIGTERM\)"):
         steps.fit()
     assert did.count("save") == 1 and "finish" not in did
+
+
+def test_held_out_problems_are_sampled_at_their_own_temperature(monkeypatch):
+    """Training's is in generate_kwargs, and in the line of evaluations.jsonl is what was used."""
+    settings = ["held_out.temperature=0.4", "held_out.n_samples=2", "rollout.temperature=0.9"]
+    steps, seen, lines = object.__new__(trainer.RecordedSteps), [], []
+    steps.config = load_config("cpu_smoke", [*settings, "held_out.path=unused"])
+    steps.generate_kwargs = {"temperature": 0.9, "n_samples_per_prompt": 8, "top_p": 1.0}
+    steps.stop = SimpleNamespace(reason=lambda: None)
+
+    def generate_held_out(_prompts, _labels, *, asked_to_end, **kwargs):
+        seen.append(kwargs)
+        return []
+
+    steps.samples_generator = SimpleNamespace(
+        step=STEP,
+        totals={"generated_tokens_total": 7.0},
+        generate_held_out=generate_held_out,
+    )
+    steps.run = SimpleNamespace(
+        held_out="unused",
+        read_metrics=list,
+        write_held_out=lambda *_: None,
+        append_evaluation=lines.append,
+    )
+    steps.wandb_logger = steps.tensorboard_logger = None
+    steps.tracker = steps._warn = lambda *_: None
+    made = [make_rollout("a", ids=[0], verdict=Verdict.CORRECT)]
+    monkeypatch.setattr(trainer, "announce", lambda *_, **__: None)
+    monkeypatch.setattr(trainer, "read_prompts", lambda _: ([], []))
+    monkeypatch.setattr(trainer, "work_of", lambda _: SimpleNamespace(evaluated=lambda _: made))
+    steps._evaluate()
+    assert seen == [{"temperature": 0.4, "n_samples_per_prompt": 2, "top_p": 1.0}]
+    assert (lines[0]["temperature"], lines[0]["n_samples"]) == (0.4, 2)

@@ -416,10 +416,7 @@ class _Run:
 
     def passes(self, section: str) -> int:
         """Count the micro-batches of one rank in a step, of log-probs ("rollout") or the update."""
-        windows, train = (
-            self.config.rows_per_step // self.config.train_batch_size,
-            self.config.train,
-        )
+        windows, train = self.config.updates_of(math.ceil(self.trained)), self.config.train
         rows = self.trained / self.ranks
         if not train.dynamic_batch:
             size = getattr(self.config, section).micro_batch_size
@@ -444,7 +441,7 @@ class _Run:
     def update_traffic_s(self, rates: f.Rates) -> float:
         """Seconds of an update's collectives (formulas.Zero.update_traffic), of one model."""
         passes = self.passes("train")
-        updates = self.config.rows_per_step // self.config.train_batch_size
+        updates = self.config.updates_of(math.ceil(self.trained))
         near = int(self.config.flag("ds.zpg") or 1)
         traffic = self.zero.update_traffic(
             self.shape.params,

@@ -7,6 +7,7 @@ import pytest
 from alfworld import info
 
 from r3_openrlhf.config import AgentsConfig
+from r3_openrlhf.problems.agents.alfworld import AlfWorld
 from r3_openrlhf.problems.agents.environment import environment_pool
 from r3_openrlhf.problems.agents.trajectory import End, Episode
 
@@ -60,3 +61,21 @@ def test_a_game_is_won_by_a_script(games):
             assert [turn.valid for turn in played.turns] == [True] * 3 + [False, True, True]
             assert played.anchors[0].startswith("You are in the middle of a room.")
             world.close()
+
+
+def test_held_out_seeds_take_a_game_of_each_folder_in_turn(games):
+    (games / "held_out").mkdir()
+    (games / "held_out" / "c.tw-pddl").write_text("{}")
+    folders = [str(games / "b"), str(games / "held_out")]
+    world = AlfWorld(games=str(games / "a"), held_out_games=folders, num_tasks=5)
+    found = [world._pool_of(seed) for seed in (0, 4, 5, 6, 7, 8)]
+    assert [(pool[0].parent.name, number) for pool, number in found] == [
+        ("a", 0),
+        ("a", 4),
+        ("b", 0),
+        ("held_out", 0),
+        ("b", 1),
+        ("held_out", 1),
+    ]
+    with pytest.raises(ValueError, match="held_out_games is .*, where no game.tw-pddl is"):
+        AlfWorld(games=str(games / "a"), held_out_games=[str(games / "none")])
