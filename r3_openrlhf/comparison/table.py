@@ -192,13 +192,15 @@ def crossing_text(crossing: Crossing | None) -> str:
 
 
 def interval_text(estimate: SeedEstimate | None, form: str) -> str:
-    """ "0.412 [0.380, 0.444]"; the values of fewer than LEAST: "0.412 (0.390, 0.434)"."""
+    """ "0.412 [0.380, 0.444]"; the values of fewer than LEAST, by seed: "0.412 (each: 0.390, 0.434)"."""
     if estimate is None:
         return NOTHING
     if estimate.low is not None:
         return f"{estimate.mean:{form}} [{estimate.low:{form}}, {estimate.high:{form}}]"
     values = ", ".join(f"{value:{form}}" for value in estimate.values)
-    return f"{estimate.mean:{form}}" + (f" ({values})" if len(estimate.values) > 1 else "")
+    return f"{estimate.mean:{form}}" + (
+        f" (each: {values})" if len(estimate.values) > 1 else ""
+    )
 
 
 def seeds_text(estimate: SeedEstimate | None) -> str:

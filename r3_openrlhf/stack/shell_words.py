@@ -597,20 +597,24 @@ def _filled(text: str, known: Known) -> str:
             if found["sign"] == "=":
                 known[name] = [default]
             return default
-        words = words or []
-        if found["first"]:
-            words = words[:1]
-        if found["start"]:
-            # of arguments; of a text it counts characters
-            if name not in "@*":
-                return " ".join(words)[int(found["start"]) :]
-            words = words[max(0, int(found["start"]) - 1) :]
-        if found["cut"]:
-            pattern = re.sub(r"(?<!\\)[\"']", "", found["pattern"])
-            words = [_cut(word, found["cut"], _filled(pattern, known)) for word in words]
-        return " ".join(words)
+        return _changed(words or [], found, known)
 
     return _VARIABLE.sub(value, text)
+
+
+def _changed(words: list[str], found: re.Match[str], known: Known) -> str:
+    """Return the words of a variable after `[0]`, `:START` or a cut."""
+    if found["first"]:
+        words = words[:1]
+    if found["start"]:
+        # of arguments; of a text it counts characters
+        if found["name"] not in ("@", "*"):
+            return " ".join(words)[int(found["start"]) :]
+        words = words[max(0, int(found["start"]) - 1) :]
+    if found["cut"]:
+        pattern = re.sub(r"(?<!\\)[\"']", "", found["pattern"])
+        words = [_cut(word, found["cut"], _filled(pattern, known)) for word in words]
+    return " ".join(words)
 
 
 def _path_of(command: str, known: Known) -> str | None:

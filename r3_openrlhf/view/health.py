@@ -155,6 +155,12 @@ def answers(run: RunReader) -> dict[str, Answer]:
     return strip
 
 
+def health_of(run: RunReader) -> Answer:
+    """Return the answer to "Healthy?" alone; none, and no sentence, before the first step."""
+    lines = run.metrics()
+    return _healthy(run, lines, is_bad=run.state.is_bad) if lines else ("none", "")
+
+
 def _before_first_step(run: RunReader) -> str:
     events = events_in(run.directory.events)
     phase = f": {events[-1].phase}" if events else ""

@@ -11,9 +11,11 @@ from r3_openrlhf.method.errors import R3Error
 from r3_openrlhf.runs import rollout_files
 from r3_openrlhf.runs.effect import effect_of, shares_right
 from r3_openrlhf.runs.report import quarter_means, total
+from r3_openrlhf.view.better import sentences
 from r3_openrlhf.view.curves import curves_of
 from r3_openrlhf.view.evaluation import difference_of
-from r3_openrlhf.view.health import answers
+from r3_openrlhf.view.first_page import first_page_of
+from r3_openrlhf.view.health import answers, health_of
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.rendering import render
 from r3_openrlhf.view.run_reader import RunReader
@@ -33,10 +35,16 @@ def overview(
     now = state_of(runs)
     evaluations = list(library.evaluations.values()) if names is None else []
     single = runs[0] if len(runs) == 1 else None
+    comparison, faults = comparison_of(runs) if len(runs) > 1 else (None, [])
+    begun = single is None or bool(single.metrics())
     return render(
         "overview.html",
         runs=[summary(run) for run in runs],
         single=single,
+        better=sentences(comparison, faults) if len(runs) > 1 else [],
+        comparison=comparison,
+        notes=notes_of(runs),
+        first_page=[] if begun or single is None else first_page_of(single.directory),
         answers=answers(single) if single else {},
         effect=effect_sentences(single) if single and counted else [],
         others=[name for name, run in library.runs.items() if run is not single],
@@ -105,9 +113,17 @@ def summary(run: RunReader) -> dict[str, Any]:
         "ranked": total(lines, "r3/ranking/groups"),
         "ungraded": total(lines, "r3/grading/ungraded"),
         "rollouts": len(run.steps()),
-        "why_no_rollouts": run.why_no_rollouts(),
-        "faults": run.faults(),
+        "health": health_of(run),
     }
+
+
+def notes_of(runs: Iterable[RunReader]) -> list[tuple[str, list[str]]]:
+    """Return what is missing or damaged in the runs: (sentence, names of the runs with it), each sentence once."""
+    names: dict[str, list[str]] = {}
+    for run in runs:
+        for sentence in filter(None, [run.why_no_rollouts(), *run.faults()]):
+            names.setdefault(sentence, []).append(run.name)
+    return list(names.items())
 
 
 # ── did it help? ──

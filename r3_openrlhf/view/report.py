@@ -13,7 +13,7 @@ from r3_openrlhf.method.errors import R3Error, without_secrets
 from r3_openrlhf.runs.effect import effect_of
 from r3_openrlhf.view.curves import curves_of
 from r3_openrlhf.view.library import Library
-from r3_openrlhf.view.overview import comparison_of, summary
+from r3_openrlhf.view.overview import comparison_of, notes_of, summary
 from r3_openrlhf.view.rendering import STATIC, render
 
 MAX_POINTS = 160  # of a curve; a longer one is shown as means of equal parts
@@ -40,6 +40,7 @@ def report(library: Library) -> str:
         css=Markup(css),
         dark=Markup("".join(_DARK.findall(css)).replace(':root[data-theme="dark"]', ":root")),
         runs=[summary(run) for run in runs],
+        notes=notes_of(runs),
         comparison=compared,
         rows=table_rows(compared) if compared else [],
         first=FIRST,

@@ -244,14 +244,14 @@ def test_the_table(runs):
     assert rows[""] == ["grpo (reference)", "r3"]
     assert rows["seeds"] == ["2: 1, 2", "2: 1, 2"]
     assert rows["held-out accuracy at 300 generated tokens"] == [
-        "0.350 (0.300, 0.400)",
-        "0.450 (0.400, 0.500)",
+        "0.350 (each: 0.300, 0.400)",
+        "0.450 (each: 0.400, 0.500)",
     ]
     final = "tokens at which the mean curve has 0.450 (grpo's final accuracy), over grpo's whole runs"
     assert rows[final] == ["1.00", "0.75"]
-    assert rows["generated tokens in mixed groups"] == ["50.0% (50.0%, 50.0%)"] * 2
-    assert rows["– in reflection groups"] == ["10.0% (10.0%, 10.0%)"] * 2
+    assert rows["generated tokens in mixed groups"] == ["50.0% (each: 50.0%, 50.0%)"] * 2
+    assert rows["– in reflection groups"] == ["10.0% (each: 10.0%, 10.0%)"] * 2
     assert (
         rows["effective groups (not collapsed) of all sampled, after replay"]
-        == ["70.0% (70.0%, 70.0%)"] * 2
+        == ["70.0% (each: 70.0%, 70.0%)"] * 2
     )

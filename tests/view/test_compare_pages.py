@@ -130,7 +130,7 @@ def test_runs_are_hidden_grouped_and_sorted(page, many, arms):
         assert head.get_attribute("aria-sort") == order
         cells = [
             int(t.replace(",", ""))
-            for t in page.locator("table.sortable td:nth-child(5)").all_text_contents()
+            for t in page.locator("table.sortable td:nth-child(8)").all_text_contents()
         ]
         assert cells == sorted(cells, reverse=down) and len(set(cells)) > 1
 
