@@ -194,7 +194,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
         return experiences
 
     def get_advantages_and_returns(self, values, rewards, action_mask, gamma, lambd):
-        """Upstream's GAE (:352) over the sampled tokens alone: [B, A] each, 0 elsewhere.
+        """Upstream's GAE (:343) over the sampled tokens alone: [B, A] each, 0 elsewhere.
 
         Upstream gives tokens between them, a tool's answer, the value 0 and a step each: a reward of 1
         is worth lambda^100 = .006 before an answer of 100 tokens (lambda .95)."""
@@ -206,7 +206,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
         return advantages_BA, returns_BA
 
     def get_cumulative_returns(self, rewards, action_mask, gamma):
-        """Upstream's discounted returns (:403) over the sampled tokens alone: [B, A], 0 elsewhere."""
+        """Upstream's discounted returns (:390) over the sampled tokens alone: [B, A], 0 elsewhere."""
         sampled = SampledTokens(action_mask)
         found = super().get_cumulative_returns(sampled.first(rewards), sampled.mask_BA, gamma)
         return sampled.back(found)
