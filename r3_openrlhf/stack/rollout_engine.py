@@ -3,10 +3,13 @@
 import asyncio
 import os
 import tempfile
+import uuid
+from copy import deepcopy
 from typing import Any
 
 import ray
 from openrlhf.trainer.ray import vllm_engine
+from vllm.inputs import TokensPrompt
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.machine.cpu import cpu_platform
@@ -54,6 +57,106 @@ def keep_files_in(session_dir: str) -> None:
             return
 
 
+class PausableEngine:
+    """An engine as the executor asks it for responses that may be paused (rollout.partial).
+
+    Others of the actor's requests, such as held-out problems, are never paused."""
+
+    def __init__(self, actor: Any, *, places: int) -> None:
+        self.actor = actor
+        self.occupancy = Occupancy(places)
+        self.is_pausing = False
+        self._requests: set[str] = set()
+        self._num_groups = 0
+
+    @property
+    def llm(self) -> Any:
+        """Return vLLM's engine."""
+        return self.actor.llm
+
+    @property
+    def policy_step(self) -> int | None:
+        """Return the policy step of the weights, if the actor was told."""
+        return self.actor.policy_step
+
+    async def generate(self, prompt_token_ids: list[int], sampling_params: Any) -> Any:
+        """Sample as upstream's actor (vllm_engine.py:154), under a name by which it can be ended."""
+        request = uuid.uuid4().hex
+        self._requests.add(request)
+        self.occupancy.change(1)
+        try:
+            outputs = self.llm.generate(
+                TokensPrompt(prompt_token_ids=prompt_token_ids),
+                deepcopy(sampling_params),
+                request_id=request,
+            )
+            final = None
+            async for output in outputs:
+                final = output
+            return final
+        finally:
+            self._requests.discard(request)
+            self.occupancy.change(-1)
+
+    async def continue_group(
+        self,
+        prompt: str,
+        label: str,
+        samples: list,
+        sampling_params: Any,
+        max_length: int,
+        hf_tokenizer: Any,
+        policy_step: int | None,
+    ) -> list:
+        """Go on with the unfinished responses to a prompt until they are whole or paused.
+
+        Args:
+            samples: of each response its pieces so far; or the whole response, or None in its place.
+            policy_step: of the weights in here; None: the actor was told.
+
+        Returns:
+            the same, with what became of them."""
+        executor = self.actor.executor
+        self._num_groups += 1
+        try:
+            found = list(samples)
+            places = [place for place, one in enumerate(samples) if isinstance(one, list)]
+            tasks = [
+                executor.execute(
+                    prompt=prompt,
+                    label=label,
+                    sampling_params=sampling_params,
+                    max_length=max_length,
+                    hf_tokenizer=hf_tokenizer,
+                    llm_engine=self,
+                    earlier=samples[place],
+                    policy_step=policy_step,
+                )
+                for place in places
+            ]
+            for place, one in zip(places, await asyncio.gather(*tasks), strict=True):
+                found[place] = one
+            is_whole = not any(isinstance(one, list) for one in found)
+            if is_whole and executor.reads_groups:
+                found = await executor.graded(found)
+            return found
+        finally:
+            self._num_groups -= 1
+
+    async def pause(self) -> None:
+        """End the sampling of all groups that were asked before; `continue_group` returns their pieces.
+
+        A request may reach vLLM only after it was told to end all, so it is told again."""
+        self.is_pausing = True
+        try:
+            while self._num_groups:
+                if self._requests:
+                    await self.llm.abort(list(self._requests))
+                await asyncio.sleep(PAUSE_POLL_S)
+        finally:
+            self.is_pausing = False
+
+
 class R3RolloutActor(UpstreamRolloutActor):
     """Answers trainer/ray/vllm_engine.py:283-288 (`create_vllm_engines`): `max_logprobs` is 1 there
     and `logprobs_mode` only set with importance-sampling correction, otherwise the engine's
@@ -61,10 +164,7 @@ class R3RolloutActor(UpstreamRolloutActor):
 
     # optimizer steps of the weights in here; None: the caller knows
     policy_step: int | None = None
-    # with rollout.partial: is everything in here to be paused? groups that are being sampled; places taken
-    is_pausing = False
-    num_groups = 0
-    occupancy: Occupancy | None = None
+    pausable: PausableEngine | None = None  # with rollout.partial
 
     async def __init__(self, *args, **kwargs):
         keep_blocked()
@@ -76,7 +176,7 @@ class R3RolloutActor(UpstreamRolloutActor):
         kwargs |= engine_limits(config, cpu=on_cpu())
         kwargs["worker_extension_cls"] = WORKER_EXTENSION
         if config.rollout.partial:
-            self.occupancy = Occupancy(kwargs["max_num_seqs"])
+            self.pausable = PausableEngine(self, places=kwargs["max_num_seqs"])
         if on_cpu():
             kwargs["worker_extension_cls"] = os.environ.get(
                 "R3_CPU_WORKER_EXTENSION", cpu_platform.WORKER_EXTENSION
@@ -104,80 +204,20 @@ class R3RolloutActor(UpstreamRolloutActor):
             response for one in found for response in (one if isinstance(one, list) else [one])
         ]
 
-    async def generate(self, prompt_token_ids, sampling_params, multi_modal_data=None):
-        """Upstream's (vllm_engine.py:154), counted with rollout.partial."""
-        ask = UpstreamRolloutActor.generate(
-            self, prompt_token_ids, sampling_params, multi_modal_data
-        )
-        if self.occupancy is None:
-            return await ask
-        self.occupancy.change(1)
-        try:
-            return await ask
-        finally:
-            self.occupancy.change(-1)
-
-    async def continue_group(
-        self,
-        prompt: str,
-        label: str,
-        samples: list,
-        sampling_params,
-        max_length: int,
-        hf_tokenizer,
-        policy_step: int | None,
-    ) -> list:
-        """Go on with the unfinished responses to a prompt until they are whole or paused (rollout.partial).
-
-        Args:
-            samples: of each response its pieces so far; or the whole response, or None in its place.
-            policy_step: of the weights in here; None: they were told.
-
-        Returns:
-            the same, with what became of them."""
-        self.num_groups += 1
-        try:
-            found = list(samples)
-            places = [place for place, one in enumerate(samples) if isinstance(one, list)]
-            tasks = [
-                self.executor.execute(
-                    prompt=prompt,
-                    label=label,
-                    sampling_params=sampling_params,
-                    max_length=max_length,
-                    hf_tokenizer=hf_tokenizer,
-                    llm_engine=self,
-                    earlier=samples[place],
-                    policy_step=policy_step,
-                )
-                for place in places
-            ]
-            for place, one in zip(places, await asyncio.gather(*tasks), strict=True):
-                found[place] = one
-            is_whole = not any(isinstance(one, list) for one in found)
-            if is_whole and self.executor.reads_groups:
-                found = await self.executor.graded(found)
-            return found
-        finally:
-            self.num_groups -= 1
+    async def continue_group(self, **asked: Any) -> list:
+        """Go on with unfinished responses until they are whole or paused (PausableEngine)."""
+        assert self.pausable is not None
+        return await self.pausable.continue_group(**asked)
 
     async def pause_groups(self) -> None:
-        """End the sampling of all groups that were asked before; `continue_group` returns their pieces.
-
-        A request may reach vLLM only after it was told to end all, so it is told again."""
-        self.is_pausing = True
-        try:
-            while self.num_groups:
-                requests = list(self.llm.output_processor.external_req_ids)
-                if requests:
-                    await self.llm.abort(requests)
-                await asyncio.sleep(PAUSE_POLL_S)
-        finally:
-            self.is_pausing = False
+        """Pause the responses of all groups that were asked before (PausableEngine)."""
+        assert self.pausable is not None
+        await self.pausable.pause()
 
     async def take_occupancy(self) -> float:
-        """Return the share of the engine's places that were taken since the last call."""
-        return 0.0 if self.occupancy is None else self.occupancy.take()
+        """Return the share of the engine's places that they took since the last call."""
+        assert self.pausable is not None
+        return self.pausable.occupancy.take()
 
     async def set_policy_step(self, step: int) -> None:
         """Record that the weights just received are those after `step` optimizer steps (asynchronous)."""

@@ -21,7 +21,7 @@ from r3_openrlhf.rewards.exchange import Grade
 from r3_openrlhf.runs.rollout_records import record_of
 from r3_openrlhf.stack.convert import rollout_from_response
 from r3_openrlhf.stack.partial_rollouts import Piece
-from r3_openrlhf.stack.rollout_engine import R3RolloutActor
+from r3_openrlhf.stack.rollout_engine import PausableEngine, R3RolloutActor
 from r3_openrlhf.stack.rollout_executor import AgentExecutor
 from r3_openrlhf.stack.samples_generator import R3SamplesGenerator
 from tests.method.history.samples import make_rollout
@@ -50,57 +50,52 @@ LABEL = Label(uid="u1", problem="1+1", references=["2"], task="exact").to_json()
 class Model:
     """vLLM's engine as far as it is asked: token t is 10 + t, one each time that the others had their turn.
 
-    Response `sample` ends by itself after `lengths[sample]` tokens."""
+    Response `sample` ends by itself after `lengths[sample]` tokens; a request that goes on is of `whose`."""
 
     def __init__(self, lengths, *, known_after=0.0):
         self.lengths, self.known_after = lengths, known_after
-        self.prompts = []
-        self.params = []
-        self.output_processor = SimpleNamespace(external_req_ids={})
-        self.aborted = set()
+        self.prompts, self.params, self.whose = [], [], 0
+        self.known, self.aborted = set(), set()
         self.model_config = SimpleNamespace(get_vocab_size=lambda: 100)
 
     async def abort(self, requests):
-        self.aborted.update(requests)
-        for request in requests:
-            self.output_processor.external_req_ids.pop(request, None)
+        self.aborted.update(self.known.intersection(requests))  # as vLLM, which ignores others
 
-    async def generate(self, prompt_ids, params, sample):
-        name = f"{sample}/{len(self.prompts)}"
-        self.prompts.append(list(prompt_ids))
+    async def generate(self, prompt, params, request_id):
+        ids_before = list(prompt["prompt_token_ids"])
+        is_new = len(ids_before) == 2
+        sample = len(self.prompts) % len(self.lengths) if is_new else self.whose
+        self.prompts.append(ids_before)
         self.params.append(params)
         await asyncio.sleep(self.known_after)
-        self.output_processor.external_req_ids[name] = [name]
-        begin, ids, reason = len(prompt_ids) - 2, [], None
+        self.known.add(request_id)
+        begin, ids, reason = len(ids_before) - 2, [], None
         while reason is None:
             await asyncio.sleep(0.002)
-            if name in self.aborted:
+            if request_id in self.aborted:
                 reason = "abort"
                 break
             ids.append(10 + begin + len(ids))
-            if begin + len(ids) == self.lengths[sample]:
+            if begin + len(ids) == self.lengths[sample] and request_id != "held out":
                 reason = "stop"
             elif len(ids) == params.max_tokens:
                 reason = "length"
-        self.output_processor.external_req_ids.pop(name, None)
-        values = [-0.1 * one for one in ids]
-        logprobs = SimpleNamespace(logprobs=values)
+        logprobs = SimpleNamespace(logprobs=[-0.1 * one for one in ids])
         one = SimpleNamespace(token_ids=ids, logprobs=logprobs, finish_reason=reason)
-        return SimpleNamespace(outputs=[one])
+        yield SimpleNamespace(outputs=[one])
 
 
 class Actor(R3RolloutActor):
     def __init__(self, executor, model):
-        self.executor, self.llm, self.sample = executor, model, 0
+        self.executor, self.llm = executor, model
+        self.pausable = PausableEngine(self, places=9)
 
     async def generate(self, prompt_ids, params):
-        sample = self.sample % len(self.llm.lengths)
-        if (
-            len(prompt_ids) > 2
-        ):  # goes on: its first token says nothing of whose it is, its length does
-            sample = self.whose[len(prompt_ids)]
-        self.sample += 1
-        return await self.llm.generate(prompt_ids, params, sample)
+        """Upstream's, for requests that are not paused."""
+        async for output in self.llm.generate(
+            {"prompt_token_ids": prompt_ids}, params, request_id="held out"
+        ):
+            return output
 
 
 class Grader:
@@ -151,7 +146,6 @@ async def pieces_of(actor, asked, *, pause_after):
         samples = await going
         if not isinstance(samples[0], list):
             break
-        actor.whose = {2 + sum(len(piece.ids) for piece in samples[0]): 0}
     return samples[0]
 
 
@@ -233,20 +227,27 @@ def test_an_engine_pauses_all_that_it_was_asked_before(executor, byte_tokenizer)
             )
             for _ in range(3)
         ]
+        # another request of the same engine, such as a held-out problem, is not paused
+        ask = asked | {"sampling_params": SamplingParams(max_tokens=50), "llm_engine": actor}
+        held_out = asyncio.ensure_future(executor.execute(**ask))
         await asyncio.sleep(0.1)
         late = asyncio.ensure_future(
             actor.continue_group(samples=[[], [], None], policy_step=0, **asked)
         )
         await asyncio.sleep(0.002)  # on its way into vLLM, which does not know it yet
         await actor.pause_groups()
-        assert actor.num_groups == 0 and not actor.is_pausing
-        return [await one for one in groups], await late
+        assert not actor.pausable.is_pausing
+        share = await actor.take_occupancy()
+        return [await one for one in groups], await late, await held_out, share
 
-    groups, late = asyncio.run(play())
+    groups, late, held_out, share = asyncio.run(play())
+    assert held_out["action_ranges"] == [(2, 52)] and 0 < share <= 1
     for whole, paused in groups:
         assert whole["action_ranges"] == [(2, 4)]
         assert 0 < len(paused[0].ids) < 200
-    assert late[2] is None and sum(len(piece.ids) for piece in late[1]) < 200
+    paused = [one for one in late if isinstance(one, list)]
+    assert late[2] is None and paused
+    assert all(sum(len(piece.ids) for piece in one) < 200 for one in paused)
 
 
 # ── generator ──
