@@ -309,6 +309,11 @@ def test_functions_that_call_each_other_end(depth):
             ["none"],
             None,
         ),
+        (
+            "i=0; while [ $i -lt 3 ]; do i=$((i+1)); F=$i; if [ -f x ]; then break; fi; done; python -m M $F",
+            ["$F"],
+            None,
+        ),
     ],
 )
 def test_a_loop_is_followed_as_far_as_the_script_decides_it(script, words, note):
