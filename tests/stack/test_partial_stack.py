@@ -55,7 +55,7 @@ class Model:
     def __init__(self, lengths, *, known_after=0.0):
         self.lengths, self.known_after = lengths, known_after
         self.prompts, self.params, self.whose = [], [], 0
-        self.known, self.aborted = set(), set()
+        self.known, self.aborted, self.num_stopped = set(), set(), 0
         self.model_config = SimpleNamespace(get_vocab_size=lambda: 100)
 
     async def abort(self, requests):
@@ -65,8 +65,9 @@ class Model:
         ids_before = list(prompt["prompt_token_ids"])
         is_new = len(ids_before) == 2
         sample = len(self.prompts) % len(self.lengths) if is_new else self.whose
-        self.prompts.append(ids_before)
-        self.params.append(params)
+        if request_id != "held out":
+            self.prompts.append(ids_before)
+            self.params.append(params)
         await asyncio.sleep(self.known_after)
         self.known.add(request_id)
         begin, ids, reason = len(ids_before) - 2, [], None
@@ -78,6 +79,7 @@ class Model:
             ids.append(10 + begin + len(ids))
             if begin + len(ids) == self.lengths[sample] and request_id != "held out":
                 reason = "stop"
+                self.num_stopped += 1
             elif len(ids) == params.max_tokens:
                 reason = "length"
         logprobs = SimpleNamespace(logprobs=[-0.1 * one for one in ids])
@@ -230,7 +232,8 @@ def test_an_engine_pauses_all_that_it_was_asked_before(executor, byte_tokenizer)
         # another request of the same engine, such as a held-out problem, is not paused
         ask = asked | {"sampling_params": SamplingParams(max_tokens=50), "llm_engine": actor}
         held_out = asyncio.ensure_future(executor.execute(**ask))
-        await asyncio.sleep(0.1)
+        while actor.llm.num_stopped < 3:  # the short ones of the three groups
+            await asyncio.sleep(0.005)
         late = asyncio.ensure_future(
             actor.continue_group(samples=[[], [], None], policy_step=0, **asked)
         )
