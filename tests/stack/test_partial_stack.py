@@ -55,7 +55,7 @@ class Model:
     def __init__(self, lengths, *, known_after=0.0):
         self.lengths, self.known_after = lengths, known_after
         self.prompts, self.params, self.whose = [], [], 0
-        self.known, self.aborted = set(), set()
+        self.known, self.aborted, self.num_stopped, self.num_tokens = set(), set(), 0, 0
         self.model_config = SimpleNamespace(get_vocab_size=lambda: 100)
 
     async def abort(self, requests):
@@ -65,8 +65,9 @@ class Model:
         ids_before = list(prompt["prompt_token_ids"])
         is_new = len(ids_before) == 2
         sample = len(self.prompts) % len(self.lengths) if is_new else self.whose
-        self.prompts.append(ids_before)
-        self.params.append(params)
+        if request_id != "held out":
+            self.prompts.append(ids_before)
+            self.params.append(params)
         await asyncio.sleep(self.known_after)
         self.known.add(request_id)
         begin, ids, reason = len(ids_before) - 2, [], None
@@ -76,8 +77,10 @@ class Model:
                 reason = "abort"
                 break
             ids.append(10 + begin + len(ids))
+            self.num_tokens += 1
             if begin + len(ids) == self.lengths[sample] and request_id != "held out":
                 reason = "stop"
+                self.num_stopped += 1
             elif len(ids) == params.max_tokens:
                 reason = "length"
         logprobs = SimpleNamespace(logprobs=[-0.1 * one for one in ids])
@@ -134,14 +137,15 @@ def asked_of(tokenizer, **others):
 
 
 async def pieces_of(actor, asked, *, pause_after):
-    """Pause one response after each of these seconds, and let it end then."""
+    """Pause one response after each of these numbers of tokens, and let it end then."""
     samples = [[]]
-    for number, seconds in enumerate((*pause_after, None)):
+    for number, tokens in enumerate((*pause_after, None)):
         going = asyncio.ensure_future(
             actor.continue_group(samples=samples, policy_step=3 + number, **asked)
         )
-        if seconds is not None:
-            await asyncio.sleep(seconds)
+        if tokens is not None:
+            while actor.llm.num_tokens < tokens:
+                await asyncio.sleep(0.001)
             await actor.pause_groups()
         samples = await going
         if not isinstance(samples[0], list):
@@ -154,7 +158,7 @@ def test_a_response_that_was_paused_goes_on_after_its_tokens(executor, byte_toke
     asked = asked_of(byte_tokenizer)
     whole = asyncio.run(pieces_of(Actor(executor, Model([20])), asked, pause_after=()))
     actor = Actor(executor, Model([20]))
-    found = asyncio.run(pieces_of(actor, asked, pause_after=(0.02, 0.02)))
+    found = asyncio.run(pieces_of(actor, asked, pause_after=(3, 9)))
     assert found["observation_tokens"].tolist() == whole["observation_tokens"].tolist()
     pieces = found["r3"]["pieces"]
     assert [step for _, step in pieces] == [3, 4, 5] and sum(one for one, _ in pieces) == 20
@@ -230,7 +234,8 @@ def test_an_engine_pauses_all_that_it_was_asked_before(executor, byte_tokenizer)
         # another request of the same engine, such as a held-out problem, is not paused
         ask = asked | {"sampling_params": SamplingParams(max_tokens=50), "llm_engine": actor}
         held_out = asyncio.ensure_future(executor.execute(**ask))
-        await asyncio.sleep(0.1)
+        while actor.llm.num_stopped < 3:  # the short ones of the three groups
+            await asyncio.sleep(0.005)
         late = asyncio.ensure_future(
             actor.continue_group(samples=[[], [], None], policy_step=0, **asked)
         )
