@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -83,6 +84,6 @@ def test_the_tutorial_trains_with_its_own_reward(tmp_path):
         )
     # the last command, on the same run under another name: it is not refused
     other = RunDirectory(shutil.copytree(run.path, run.path.with_name("own_grpo")))
-    other.config.write_text(other.config.read_text().replace("arm: null", "arm: grpo"))
+    other.config.write_text(re.sub("(?m)^arm: .*", "arm: grpo", other.config.read_text()))
     compared = r3("compare", run.path, other.path)
     assert compared.exit_code == 0, compared.output

@@ -1,5 +1,7 @@
 """A command line of OpenRLHF becomes an experiment that gives OpenRLHF the same values."""
 
+import itertools
+import operator
 import re
 import subprocess
 import tomllib
@@ -19,6 +21,7 @@ from r3_openrlhf.runs.first_page import algorithm_lines
 from r3_openrlhf.stack.arguments import openrlhf_arguments
 from r3_openrlhf.stack.flags import OLD_NAMES
 from r3_openrlhf.stack.import_openrlhf import MODULE, NAME, by_new_names, page
+from r3_openrlhf.stack.shell_arithmetic import is_test_true, is_true
 from r3_openrlhf.stack.shell_words import command_words, words_after
 from r3_openrlhf.stack.upstream_parser import installed_flags, parsed_flags
 
@@ -345,6 +348,27 @@ def test_a_loop_without_end_is_a_sentence(turn):
     script = f"i=0; while [ $i -lt 3 ]; do {turn}; done; python -m M"
     with pytest.raises(ConfigError, match="take more than 1,000 turns; write the command's"):
         words_after(script, re.compile("M"))
+
+
+@pytest.mark.parametrize(
+    ("sign", "of_test", "same"),
+    [
+        ("<", "-lt", operator.lt),
+        ("<=", "-le", operator.le),
+        (">", "-gt", operator.gt),
+        (">=", "-ge", operator.ge),
+        ("==", "-eq", operator.eq),
+        ("!=", "-ne", operator.ne),
+    ],
+)
+def test_comparisons_of_a_loop(sign, of_test, same):
+    for a, b in itertools.product((-1, 0, 2, 10), repeat=2):
+        assert is_true(f"A {sign} {b}", {"A": [str(a)]}) is same(a, b)
+        assert is_test_true(["[", str(a), of_test, str(b), "]"]) is same(a, b)
+    assert (
+        is_true(f"N {sign} 1", {}) is None
+        and is_test_true(["[", "$N", of_test, "1", "]"]) is None
+    )
 
 
 def test_a_script_that_does_not_exist_is_named(tmp_path):
