@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from r3_openrlhf import grade
-from r3_openrlhf.rewards.answers import units
+from r3_openrlhf.rewards.answers.amounts import units
 from r3_openrlhf.rewards.answers.physical_amounts import amount, amounts_agree, last_amount
 
 PREFIXES = {"n": -9, "µ": -6, "m": -3, "c": -2, "k": 3, "M": 6, "G": 9, "p": -12, "T": 12}
