@@ -56,7 +56,7 @@ def test_what_a_reward_function_returned_beside_its_reward_becomes_metrics():
     }
 
 
-@pytest.mark.parametrize("context", set(Context) - {Context.PLAIN})
+@pytest.mark.parametrize("context", [one for one in Context if one is not Context.PLAIN])
 def test_reward_and_accuracy_are_of_the_same_rows(context):
     """Groups of other prompts moved the reward and not the accuracy, so a rise of one alone meant nothing."""
     right = [rollout([-1], verdict=Verdict.CORRECT, reward=1.5) for _ in range(3)]
