@@ -146,7 +146,8 @@ def test_a_mistake_is_one_sentence_on_stderr(name, tmp_path):
 
 
 def test_a_model_that_cannot_be_loaded_is_one_sentence(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    # the variable of the environment was read when the hub's client was imported: it would wait for a network
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text('{"model_type": "no_such_model"}')
     for model, sentence in (

@@ -62,6 +62,8 @@ _IS_MINUS = re.compile(r"(?<=\s)[–—](?=\d)|(?<=is\s)(?:minus|negative)\s+(?=
 _IN_TYPE = re.compile(
     r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|emph|underline)\s*\{\s*([^{}$]*?)\s*\}"
 )
+_COMMAND_CHARS = 20  # of LaTeX, at most
+_ENDS_IN_COMMAND = re.compile(r"\\[a-zA-Z]+$")
 # a response, or its last line, that is only a letter: "**(C)**"; and one of a few words
 _LONE_CHOICE = re.compile(r"[\s*_$(\"'`]*([A-J]|[-+]?\d+(?:[.,]\d+)*)[\s*_$)\"'`.]*")
 _FEW_WORDS = re.compile(
@@ -336,6 +338,12 @@ def _number_of_subject(text: str, begin: int) -> object:
     return said if said[:1].isdigit() else value_in_words(said)
 
 
+def _without_type(typed: re.Match[str]) -> str:
+    r"""Return what is in \text{}; a command before it stays one: "\circ C" of "\circ\text{C}"."""
+    before = typed.string[max(0, typed.start() - _COMMAND_CHARS) : typed.start()]
+    return f" {typed[1]}" if _ENDS_IN_COMMAND.search(before) else typed[1]
+
+
 def _stated(snippet: str) -> str | None:
     """Return the answer that a sentence states, where nothing else is there."""
     if exactly := _STATED["exactly"].search(snippet):
@@ -343,7 +351,7 @@ def _stated(snippet: str) -> str | None:
         return math.rpartition("\\$ ")[2].strip() or math or exactly["number"]
     if (value := value_in_words(snippet.removeprefix("Answer:").strip(" 。.个"))) is not None:
         return str(value)
-    snippet = _MINUS.sub("-", _IN_TYPE.sub(r"\1", snippet.replace("−", "-")))
+    snippet = _MINUS.sub("-", _IN_TYPE.sub(_without_type, snippet.replace("−", "-")))
     for name, template in _TEMPLATES.items():
         if said := _STATED[name].search(snippet):
             text = template.format(**said.groupdict(""))
