@@ -231,7 +231,7 @@ def test_an_evaluation_reads_endings_as_training_does(reason):
 def test_endings_are_counted(executor, byte_tokenizer):
     made = object.__new__(R3SamplesGenerator)
     made.args, made.config, made.step, made.epoch = SimpleNamespace(), executor.config, 0, 1
-    made._prefixes, made._contexts, made._training = {}, {}, True
+    made._prefixes, made._contexts, made._training, made.partial = {}, {}, True, None
     made.totals, made._counts = {"generated_tokens_total": 0.0}, Counter()
     for reason in ("stop", "abort", "repetition", "error", "length"):
         made._process_response_into_experience(
