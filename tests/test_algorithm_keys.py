@@ -180,16 +180,15 @@ def test_the_first_pages_of_two_algorithms_differ():
     assert [
         preset for preset in presets() if "without R³; algo=r3 adds it" in lines[preset]
     ] == [
-        *(
-            "dapo",
-            "dr_grpo",
-            "grpo",
-            "gspo",
-            "ppo",
-            "reinforce_pp",
-            "reinforce_pp_baseline",
-            "rloo",
-        )
+        "dapo",
+        "dr_grpo",
+        "flash_reinforce",
+        "grpo",
+        "gspo",
+        "ppo",
+        "reinforce_pp",
+        "reinforce_pp_baseline",
+        "rloo",
     ]
     own = algorithm_lines(
         load_config("cpu_smoke", ["algo=r3", "advantage.function=nsr", "ranking.enabled=false"])

@@ -9,6 +9,7 @@ from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.runs.stop_request import RunInterrupted
 from r3_openrlhf.stack import trainer
+from r3_openrlhf.stack.samples_generator import BatchFacts
 from tests.method.history.samples import make_rollout
 
 STEP = 4
@@ -28,6 +29,7 @@ def steps_with(asked, save_steps, evaluation_is_due=True):
         return None
 
     steps._next_epoch, steps._saving, steps._trends, steps.wandb_logger = 0, {}, [], None
+    steps._facts = BatchFacts({}, next_epoch=1)
     steps.args = SimpleNamespace(ckpt=SimpleNamespace(save_steps=save_steps))
     steps.run = SimpleNamespace(write_rollouts=nothing, append_metrics=nothing)
     steps.experience_maker = SimpleNamespace(records=[])
