@@ -34,7 +34,7 @@ def reward_model(tmp_path_factory):
     command = [
         sys.executable,
         "examples/reward_model.py",
-        tmp_path_factory.mktemp("rm"),
+        tmp_path_factory.mktemp("rm") / "model",
         "--port",
         str(port),
     ]

@@ -155,7 +155,7 @@ def test_what_was_sampled_is_told_from_what_was_trained(resumed):
         fresh = table[table.recalled_from.isna()]
         graded = fresh[fresh.verdict != "ungraded"]
         expected = {
-            "reward": graded.outcome_reward.mean(),
+            "reward": graded[graded.context == "plain"].outcome_reward.mean(),
             "score": (graded.verdict == "correct").mean(),
             "accuracy": (graded[graded.context == "plain"].verdict == "correct").mean(),
             "response_length": fresh.num_tokens.mean(),
