@@ -60,7 +60,7 @@ class RayEngines:
         """Return the share of the engines' places that responses took in this step, from 0 to 1."""
         return fmean(ray.get([engine.take_occupancy.remote() for engine in self._engines]))
 
-    def _answer(self, reference: Any) -> Answer:
+    def _answer(self, reference: object) -> Answer:
         group, engine = self._pending.pop(reference)
         self._loads[engine] -= group.num_unfinished
         return group, ray.get(reference)

@@ -79,7 +79,7 @@ class PausableEngine:
         """Return the policy step of the weights, if the actor was told."""
         return self.actor.policy_step
 
-    async def generate(self, prompt_token_ids: list[int], sampling_params: Any) -> Any:
+    async def generate(self, prompt_token_ids: list[int], sampling_params: object) -> Any:
         """Sample as upstream's actor (vllm_engine.py:154), under a name by which it can be ended."""
         request = uuid.uuid4().hex
         self._requests.add(request)
