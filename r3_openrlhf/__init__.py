@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # X as X: a public name, for type checkers
     from r3_openrlhf.method.types import Verdict as Verdict
     from r3_openrlhf.rewards.answers.grading import grade as grade
     from r3_openrlhf.rewards.answers.references import read_reference as read_reference
+    from r3_openrlhf.training import train as train
 
 __version__ = "0.2.0"
 # module -> its public names
@@ -64,11 +65,17 @@ _NAMES = {
     "method.types": ["Context", "EntropyStatistics", "Rollout", "Verdict"],
     "rewards.answers.grading": ["grade"],
     "rewards.answers.references": ["read_reference"],
+    "training": ["train"],
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = ["method", *_HOME]
 # What needs more than the smallest installation, and torch.
-_EXTRAS = {"Run": "notebook", "compare": "notebook", "evaluate": "eval,notebook"}
+_EXTRAS = {
+    "Run": "notebook",
+    "compare": "notebook",
+    "evaluate": "eval,notebook",
+    "train": "notebook",
+}
 
 
 def __getattr__(name: str) -> Any:

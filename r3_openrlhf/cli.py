@@ -35,6 +35,7 @@ ELSEWHERE = {
     "eval": ("evaluation.cli", "evaluate", "eval"),
     "history": ("operations.store.cli", "history", None),
     "plan": ("runs.planning.cli", "plan", "cluster"),
+    "push": ("operations.sharing.cli", "push", "cluster"),
     "report": ("view.cli", "report", "view"),
     "serve-rewards": ("rewards.server.cli", "serve_rewards", "serve"),
     "status": ("operations.cluster.cli", "status", "cluster"),
@@ -44,7 +45,7 @@ ELSEWHERE = {
 EXTRAS = {"config": "config", "show": "view"}
 EXTRAS |= {name: extra for name, (_, _, extra) in ELSEWHERE.items() if extra is not None}
 # These read runs of others, and run no code that a run's settings name.
-LOOKING = {"compare", "history", "report", "show", "status", "view"}
+LOOKING = {"compare", "history", "push", "report", "show", "status", "view"}
 # Commands and options that are gone, with what does the same.
 RETIRED = {
     "r3 evidence": "`python -m research evidence` in a checkout",

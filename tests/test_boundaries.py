@@ -30,7 +30,7 @@ FLOORS = (
     {"runs"},
     {"comparison"},
     {"stack", "evaluation", "view", "operations"},
-    {"cli", "trl", "verl"},  # a port uses the public names alone, as a loop of yours does
+    {"cli", "training", "trl", "verl"},  # a port uses the public names alone, as a loop of yours does
 )
 MOST_ARROWS = 40
 # estimators and losses of other papers included; tokens, since lines would press the code together

@@ -85,8 +85,8 @@ class LoggingConfig(Section, prefix="logging."):
 
     # project of Weights & Biases to log to; null: none
     wandb_project: str | None = None
-    # function(step, numbers) called after every step and evaluation, as package.module:function or
-    # file.py:function; null: none
+    # mlflow, trackio, or function(step, numbers) called after every step and evaluation, as
+    # package.module:function or file.py:function; null: none
     tracker: str | None = None
     # values per token in rollouts/, 2 bytes each. used: entropies of exactly ranked rows, log-probs of recalled
     # ones; all: log-probs of every row, with algo=r3 entropies of every trained row; none

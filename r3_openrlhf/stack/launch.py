@@ -84,7 +84,7 @@ from r3_openrlhf.stack.start_checks import (
     host_memory_warning,
     memory_warning,
 )
-from r3_openrlhf.stack.trackers import user_tracker
+from r3_openrlhf.stack.trackers import check_tracker
 from r3_openrlhf.stack.upstream_parser import check_arguments
 from r3_openrlhf.stack.work import work_of
 
@@ -273,7 +273,7 @@ def checked_arguments(
     for a plan and for a start. Raises R3Error."""
     work_of(config).check(config)
     check_maker(config)
-    user_tracker(config)
+    check_tracker(config)
     run.check(config)
     folder = checkpoint_record.newest(run.checkpoints)
     if resume := folder is not None:

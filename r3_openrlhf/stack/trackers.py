@@ -1,15 +1,17 @@
-"""Weights & Biases as one run over all starts, and the function of logging.tracker."""
+"""Weights & Biases as one run over all starts, and the trackers of logging.tracker."""
 
+import importlib.util
 import json
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.method.errors import without_secrets
-from r3_openrlhf.method.open_table import check_signature, load_object
+from r3_openrlhf.method.errors import ConfigError, quoted, without_secrets
+from r3_openrlhf.method.open_table import OpenTable, check_signature
 from r3_openrlhf.runs.checkpoint_record import settings_of
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.problem_files import Problem
@@ -53,28 +55,127 @@ def name_wandb_run(config: R3Config, run: RunDirectory) -> None:
 def describe_wandb_run(wandb: ModuleType, config: R3Config) -> None:
     """Add the run's settings as `config.r3`, and draw evaluations over their step: OpenRLHF (:80)
     names eval/epoch, which nothing logs."""
-    settings = json.loads(without_secrets(json.dumps(settings_of(config))))
-    wandb.config.update({"r3": settings}, allow_val_change=True)
+    wandb.config.update({"r3": _shared_settings(config)}, allow_val_change=True)
     wandb.define_metric("eval/*", step_metric="eval/global_step", step_sync=True)
 
 
-def user_tracker(config: R3Config) -> Callable[[str, int, Mapping[str, Any]], str | None]:
-    """Import the function of logging.tracker. ConfigError: it is none, or takes no (step, numbers).
+# numbers of a step or an evaluation, by the key under which they are drawn
+Track = Callable[[int, Mapping[str, Any]], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Tracker:
+    """One value of logging.tracker.
+
+    Attributes:
+        start: (settings, run directory) -> the function that is called after each step and evaluation.
+        package: what has to be installed for it; None: nothing."""
+
+    start: Callable[[R3Config, RunDirectory], Track]
+    package: str | None = None
+
+
+def _begin_mlflow(config: R3Config, run: RunDirectory) -> Track:
+    """Begin, or go on with, a run of MLflow in the experiment of the run directory's parent.
+
+    Where it is kept is MLflow's own MLFLOW_TRACKING_URI."""
+    import mlflow
+
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", run.path.parent.name)
+    mlflow.set_experiment(name)
+    file = run.path / "mlflow_id"
+    known = file.read_text() if file.exists() else None
+    mlflow.start_run(run_id=known, run_name=None if known else run.path.name)
+    if known is None:
+        file.write_text(mlflow.active_run().info.run_id)
+        mlflow.set_tags({"arm": config.arm or config.algorithm_name, "seed": config.train.seed})
+        mlflow.log_dict(_shared_settings(config), "r3.json")
+
+    def track(step: int, numbers: Mapping[str, Any]) -> None:
+        mlflow.log_metrics(numeric(numbers), step=step)
+
+    return track
+
+
+def _begin_trackio(config: R3Config, run: RunDirectory) -> Track:
+    """Begin, or go on with, a run of trackio in the project of the run directory's parent."""
+    import trackio
+
+    trackio.init(
+        project=os.environ.get("TRACKIO_PROJECT", run.path.parent.name),
+        name=run.path.name,
+        group=config.arm or config.algorithm_name,
+        config=_shared_settings(config),
+        resume="allow",
+    )
+
+    def track(step: int, numbers: Mapping[str, Any]) -> None:
+        trackio.log(numeric(numbers), step=step)
+
+    return track
+
+
+def numeric(numbers: Mapping[str, Any]) -> dict[str, float]:
+    """Leave out what is no number: these trackers refuse a text among them."""
+    return {
+        key: float(value)
+        for key, value in numbers.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def _shared_settings(config: R3Config) -> dict[str, Any]:
+    """Return the run's settings without keys of services."""
+    return json.loads(without_secrets(json.dumps(settings_of(config))))
+
+
+def _tracker_of_user(path: str, function: Any) -> Tracker:
+    """ConfigError: it is no function, or takes no (step, numbers)."""
+    check_signature("logging.tracker", path, function, 1, {})
+    return Tracker(lambda _config, _run: function)
+
+
+TRACKERS: OpenTable[Tracker] = OpenTable(
+    "logging.tracker",
+    {
+        "mlflow": Tracker(_begin_mlflow, package="mlflow"),
+        "trackio": Tracker(_begin_trackio, package="trackio"),
+    },
+    of_user=_tracker_of_user,
+)
+
+
+def check_tracker(config: R3Config) -> None:
+    """ConfigError: logging.tracker does not exist, or its package is not installed."""
+    name = config.logging.tracker
+    if name is None:
+        return
+    package = TRACKERS[name].package
+    if package is not None and importlib.util.find_spec(package) is None:
+        raise ConfigError(
+            f"logging.tracker is {quoted(name)}, which needs {package}, and it is not installed: pip install {package}"
+        )
+
+
+def user_tracker(
+    config: R3Config, run: RunDirectory
+) -> Callable[[str, int, Mapping[str, Any]], str | None]:
+    """Start what logging.tracker names. ConfigError: as `check_tracker`.
 
     Returns (kind, step, numbers) -> a sentence where it fails: a server that is down ends no run,
     whose own files have all numbers."""
-    path = config.logging.tracker
-    if path is None:
+    check_tracker(config)
+    name = config.logging.tracker
+    if name is None:
         return lambda *_: None
-    function = load_object("logging.tracker", path)
-    check_signature("logging.tracker", path, function, 1, {})
+    begin, begun = TRACKERS[name].start, list[Track]()
 
     def track(kind: str, step: int, numbers: Mapping[str, Any]) -> str | None:
+        known = {f"{kind}/{key}": value for key, value in numbers.items() if value is not None}
         try:
-            function(
-                step,
-                {f"{kind}/{key}": value for key, value in numbers.items() if value is not None},
-            )
+            if not begun:
+                begun.append(begin(config, run))
+            begun[0](step, known)
         except Exception as error:
             return f"logging.tracker failed at step {step}, and is called again: {type(error).__name__}: {error}"
         return None

@@ -96,7 +96,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         if self.wandb_logger:
             describe_wandb_run(self.wandb_logger.handle, self.config)
             self._problems, _ = problems_in(self.run.data)
-        self.tracker = user_tracker(self.config)
+        self.tracker = user_tracker(self.config, self.run)
         self.history = None
         if self.config.keeps_history:
             limits, seed = self.config.history, self.config.train.seed

@@ -4,6 +4,8 @@ import argparse
 import json
 import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -143,7 +145,7 @@ def test_the_function_of_a_user_gets_the_keys_of_wandb_and_ends_no_run(tmp_path,
     (tmp_path / "mine.py").write_text(f"{code}def few(step):\n    pass\n")
     config = load_config("cpu_smoke", ["run_dir=x", "logging.tracker=mine.py:track"])
     os.chdir("/")  # the trainer may have another working directory
-    track = trackers.user_tracker(config)
+    track = trackers.user_tracker(config, RunDirectory(tmp_path / "run"))
     assert track("train", 3, {"fresh/reward": 0.5, "loss": None}) is None
     assert "failed at step 4, and is called again: ZeroDivisionError" in track("eval", 4, {})
     assert load_object("logging.tracker", config.logging.tracker).__globals__["seen"] == [
@@ -156,8 +158,102 @@ def test_the_function_of_a_user_gets_the_keys_of_wandb_and_ends_no_run(tmp_path,
         "gone": "has no gone",
     }.items():
         with pytest.raises(ConfigError, match=f"logging.tracker is .*{sentence}"):
-            trackers.user_tracker(
+            trackers.check_tracker(
                 load_config(
                     "cpu_smoke", ["run_dir=x", f"logging.tracker={tmp_path}/mine.py:{name}"]
                 )
             )
+
+
+@pytest.mark.parametrize("name", ["mlflow", "trackio"])
+def test_a_tracker_by_name_says_what_to_install(name, monkeypatch):
+    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda _: None)
+    config = load_config("cpu_smoke", ["run_dir=x", f"logging.tracker={name}"])
+    with pytest.raises(ConfigError, match=f"needs {name}.*pip install {name}"):
+        trackers.check_tracker(config)
+
+
+def test_an_unknown_tracker_is_refused_with_the_nearest():
+    config = load_config("cpu_smoke", ["run_dir=x", "logging.tracker=mlflo"])
+    with pytest.raises(ConfigError, match="did you mean mlflow"):
+        trackers.check_tracker(config)
+
+
+def test_a_tracker_that_cannot_begin_ends_no_run(tmp_path, monkeypatch):
+    calls = []
+
+    def begin(config, run):
+        calls.append(run.path)
+        if len(calls) == 1:
+            raise OSError("no server")
+        return lambda step, numbers: calls.append((step, numbers))
+
+    monkeypatch.setitem(trackers.TRACKERS._entries, "trackio", trackers.Tracker(begin))
+    config = load_config("cpu_smoke", ["run_dir=x", "logging.tracker=trackio"])
+    track = trackers.user_tracker(config, RunDirectory(tmp_path / "run"))
+    assert "no server" in track("train", 1, {})
+    assert track("train", 2, {"loss": 0.5, "none": None}) is None
+    assert track("eval", 2, {"pass_at_1": 1}) is None
+    begun = [tmp_path / "run"] * 2
+    assert calls == [*begun, (2, {"train/loss": 0.5}), (2, {"eval/pass_at_1": 1})]
+
+
+def test_only_numbers_go_to_a_tracker_that_takes_nothing_else():
+    numbers = {"a": 1, "b": 0.5, "c": "text", "d": True, "e": None}
+    assert trackers.numeric(numbers) == {"a": 1.0, "b": 0.5}
+
+
+TRIED = """
+import sys
+sys.path.append(sys.argv[2])
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.stack import trackers
+
+config = load_config("cpu_smoke", [f"run_dir={sys.argv[3]}", f"logging.tracker={sys.argv[1]}"])
+track = trackers.user_tracker(config, RunDirectory(config.run_dir))
+step = int(sys.argv[4])
+assert track("train", step, {"fresh/reward": step / 4, "note": "text"}) is None
+if sys.argv[1] == "trackio":
+    import trackio
+    trackio.finish()
+    print(len(trackio.Api().runs("runs")))
+else:
+    import mlflow
+    run = mlflow.active_run().info.run_id
+    found = mlflow.MlflowClient().get_metric_history(run, "train/fresh/reward")
+    print([(one.step, one.value) for one in found])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("name", "package", "wanted"),
+    [
+        ("mlflow", "mlflow-skinny==3.17.2", "[(1, 0.25), (2, 0.5)]"),
+        ("trackio", "trackio==0.43.0", "1"),
+    ],
+)
+def test_two_starts_are_one_run_of_the_real_tracker(name, package, wanted, tmp_path):
+    """In an environment of its own: the packages bring servers that nothing else here needs."""
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "env"], check=True)
+    python = tmp_path / "env" / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "-q", package], check=True)
+    (packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    run = tmp_path / "runs" / "one"
+    run.mkdir(parents=True)
+    environment = os.environ | {
+        "MLFLOW_TRACKING_URI": f"file:{tmp_path / 'mlruns'}",
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+        "TRACKIO_DIR": str(tmp_path / "trackio"),
+    }
+    for step in ("1", "2"):
+        result = subprocess.run(
+            [sys.executable, "-c", TRIED, name, packages, run, step],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert result.returncode == 0, result.stderr
+    assert result.stdout.strip().splitlines()[-1] == wanted
