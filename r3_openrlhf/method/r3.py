@@ -23,6 +23,19 @@ import numpy as np
 
 from r3_openrlhf.method.checks import section_of
 from r3_openrlhf.method.core.batch_metrics import batch_metrics
+from r3_openrlhf.method.core.distill import (
+    DISTILL_LOSSES,
+    SOURCES,
+    WEIGHTS,
+    GroupAdvantage,
+    Lesson,
+    LessonFate,
+    Shown,
+    TaughtRows,
+    TeacherScores,
+    lesson_metrics,
+    token_terms,
+)
 from r3_openrlhf.method.core.groups import ABSENT, RecallFate, opposite_verdict
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row, topk_decides
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
@@ -529,7 +542,11 @@ class R3:
         )
         self._set_advantages(batch)
         return {
-            row.index for row in batch.rows if row.group not in waiting and row.advantage == 0
+            row.index
+            for row in batch.rows
+            if row.group not in waiting
+            and row.advantage == 0
+            and row.index not in batch.lessons
         }
 
     def _set_advantages(self, batch: MixedBatch) -> None:
@@ -542,6 +559,12 @@ class R3:
             success_scale=advantage.success_scale,
             estimator=self.settings.estimator,
         )
+        distill = self.settings.distill
+        if not distill.enabled or distill.group_advantage == GroupAdvantage.ALL:
+            return
+        for row in batch.rows:
+            if distill.group_advantage == GroupAdvantage.NONE or row.index in batch.lessons:
+                row.advantage = 0.0
 
     def _statistics(self, row: Row, entropy: Entropies | None) -> EntropyStatistics:
         place = row.fresh_source
@@ -573,6 +596,112 @@ class R3:
             found[row.rollout.sampled], peak_fraction=self.settings.ranking.peak_fraction
         )
         return EntropyStatistics(peak=peak, global_=global_, source="exact")
+
+    # ── a teacher from the store ──
+
+    def lessons(
+        self,
+        batch: MixedBatch,
+        *,
+        step: int,
+        problems: Callable[[Rollout], Any],
+        render: PromptMaker,
+    ) -> list[Lesson]:
+        """Choose the rows that a teacher scores in this step, and make their teacher's prompts.
+
+        Call it after `recall`, score each row's response behind both prompts with the policy before the
+        update, and pass that to `teach` after `assign_advantages`. A row is taught if it is fresh, follows
+        the plain prompt, fails (distill.rows) and has a success to show (distill.source).
+
+        Args:
+            problems: a rollout -> its problem, as `render` takes it."""
+        settings = self.settings.distill
+        batch.lessons, batch.lesson_fates = {}, {}
+        if not settings.enabled:
+            return []
+        rng = random.Random(f"{self.seed}/distill/{step}")
+        fresh = [row for row in batch.trained if not row.recalled]
+        most = max(1, round(settings.max_share * len(fresh)))
+        for row in rng.sample(fresh, len(fresh)):
+            fate, lesson = self._lesson(batch, row, rng, problems, render, step=step)
+            if lesson is not None and len(batch.lessons) == most:
+                fate, lesson = LessonFate.CUT, None
+            batch.lesson_fates[row.index] = fate
+            if lesson is not None:
+                batch.lessons[row.index] = lesson
+        return [batch.lessons[index] for index in sorted(batch.lessons)]
+
+    def _lesson(
+        self,
+        batch: MixedBatch,
+        row: Row,
+        rng: random.Random,
+        problems: Callable[[Rollout], Any],
+        render: PromptMaker,
+        *,
+        step: int,
+    ) -> tuple[LessonFate, Lesson | None]:
+        settings, rollout = self.settings.distill, row.rollout
+        if settings.rows == TaughtRows.FAILED and rollout.verdict is not Verdict.WRONG:
+            return LessonFate.NOT_FAILED, None
+        if rollout.context is not Context.PLAIN or rollout.turn is not None:
+            return LessonFate.STARTS_ELSEWHERE, None
+        siblings = [batch.rows[i] for i in batch.groups[row.group].rows if i != row.index]
+        of_group = [
+            one.rollout
+            for one in siblings
+            if not one.recalled and one.rollout.verdict is Verdict.CORRECT
+        ]
+        stored = self._stored_successes(rollout.uid, step=step)
+        known = list(SOURCES[settings.source](of_group, stored))
+        if not known and not settings.answer:
+            return LessonFate.WITHOUT_SUCCESS, None
+        success = rng.choice(known) if known else None
+        error = None
+        if settings.shows == Shown.ERROR and self.history is not None:
+            error = self._stored_error(rollout.uid, step=step)
+        prompt = render.teacher(problems(rollout), success, settings=settings, error=error)
+        if prompt is None:
+            return LessonFate.WITHOUT_ROOM, None
+        return LessonFate.TAUGHT, Lesson(row.index, prompt, success)
+
+    def _stored_successes(self, uid: str, *, step: int) -> list[Rollout]:
+        """Return one stored success of the policy's own and one imported, where the store has them."""
+        if self.history is None:
+            return []
+        lag = self.settings.replay.max_policy_lag
+        found = []
+        for context in (Context.PLAIN, Context.IMPORTED):
+            stored = self.history.recall(
+                uid, Verdict.CORRECT, k=1, step=step, max_policy_lag=lag, contexts=(context,)
+            )
+            found += [one.rollout for one in stored]
+        return found
+
+    def teach(self, batch: MixedBatch, scores: Mapping[int, TeacherScores]) -> dict[str, float]:
+        """Set `token_advantages` of the taught rows (method/core/distill.py). Returns the step's metrics.
+
+        scores: of each row of `lessons`. TrainingStopped: a log-prob of one is not finite."""
+        settings = self.settings.distill
+        sampled = {index: batch.rows[index].rollout.sampled for index in batch.lessons}
+        joins = DISTILL_LOSSES[settings.loss].function is None
+        for index in batch.lessons if joins else ():
+            row = batch.rows[index]
+            try:
+                terms = token_terms(
+                    scores[index],
+                    sampled[index],
+                    bound=settings.bound,
+                    weight=WEIGHTS[settings.weight],
+                )
+            except ValueError as error:
+                raise TrainingStopped(
+                    f"a response of problem {row.rollout.uid} cannot be taught: {error}"
+                ) from error
+            row.token_advantages = np.float32(row.advantage) + settings.coef * terms
+        return lesson_metrics(
+            batch.lesson_fates.values(), scores, sampled, bound=settings.bound
+        )
 
     def mark_states(
         self,

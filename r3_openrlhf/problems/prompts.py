@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from r3_openrlhf.method.errors import DataError, quoted
 from r3_openrlhf.method.prompts import ChatPrompts
 from r3_openrlhf.method.r3 import R3
+from r3_openrlhf.method.settings import DistillSettings
 from r3_openrlhf.method.types import Rollout
 from r3_openrlhf.problems.label import Label
 
@@ -249,6 +250,17 @@ class RunPrompts:
     def reflection(self, problem: Label, error: Rollout | None) -> str | None:
         """Render the reflection prompt as ChatPrompts does."""
         return self._of(problem).reflection(problem, error)
+
+    def teacher(
+        self,
+        problem: Label,
+        success: Rollout | None,
+        *,
+        settings: DistillSettings,
+        error: Rollout | None = None,
+    ) -> str | None:
+        """Render the teacher's prompt as ChatPrompts does."""
+        return self._of(problem).teacher(problem, success, settings=settings, error=error)
 
     def _of(self, label: Label) -> ChatPrompts:
         config, data = self.config, self.config.data
