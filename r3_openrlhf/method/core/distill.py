@@ -268,6 +268,8 @@ def lesson_metrics(
 ) -> dict[str, float]:
     """Return `r3/distill/*`: rows by fate, and how far the teacher is from the policy.
 
+    A step without a taught token has no gap: the keys of it are missing.
+
     Args:
         scores, sampled: of each taught row."""
     counts = Counter(fates)
@@ -276,13 +278,12 @@ def lesson_metrics(
         (one.teacher - one.student)[sampled[row]].astype(np.float64)
         for row, one in scores.items()
     ]
-    gap = np.concatenate(gaps) if gaps else np.zeros(0)
-    if not len(gap):
-        gap = np.zeros(1)
+    if not any(len(gap) for gap in gaps):
+        return metrics
+    gap = np.concatenate(gaps)
     metrics["r3/distill/gap"] = float(gap.mean())
     metrics["r3/distill/abs_gap"] = float(np.abs(gap).mean())
     metrics["r3/distill/doubted_share"] = float((gap <= DOUBTED).mean())
-    metrics["r3/distill/at_bound_share"] = (
-        float((np.abs(gap) >= bound).mean()) if bound is not None else 0.0
-    )
+    at_bound = np.zeros(len(gap), bool) if bound is None else np.abs(gap) >= bound
+    metrics["r3/distill/at_bound_share"] = float(at_bound.mean())
     return metrics
