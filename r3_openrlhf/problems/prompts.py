@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -259,7 +260,10 @@ class RunPrompts:
         settings: DistillSettings,
         error: Rollout | None = None,
     ) -> str | None:
-        """Render the teacher's prompt as ChatPrompts does."""
+        """Render the teacher's prompt as ChatPrompts does, within the run's limit."""
+        settings = replace(
+            settings, max_prompt_tokens=self.config.max_teacher_prompt_tokens
+        )
         return self._of(problem).teacher(problem, success, settings=settings, error=error)
 
     def _of(self, label: Label) -> ChatPrompts:

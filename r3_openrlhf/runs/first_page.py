@@ -210,6 +210,7 @@ def algorithm_lines(config: R3Config, *, num_held_out: int | None = None) -> lis
     )
     parts = {
         **{name: getattr(config, name).enabled for name in ("replay", "reflection", "ranking")},
+        "teacher": config.distill.enabled,
         "rehearsal": config.replay.rehearse.share > 0,
         "imported successes": config.has_imported,
         "warm start": config.has_imported and config.replay.imported.warm_start > 0,

@@ -126,8 +126,9 @@ def scores_of(
 
 
 def set_token_advantages(experience: Experience, position: int, row: Row) -> None:
-    """Write a taught row's advantages of its sampled tokens; other positions stay 0."""
+    """Write a taught row's advantages of its sampled tokens, and 0 in all other positions."""
     assert row.token_advantages is not None
+    experience.advantages[position] = 0.0
     mask_A = experience.action_mask[position].bool()
     values_T = torch.from_numpy(row.token_advantages[row.rollout.sampled])
     experience.advantages[position, mask_A] = values_T.to(experience.advantages.dtype)
