@@ -192,17 +192,28 @@ class ChatPrompts:
     ) -> Any | None:
         """Return the problem with a right response, in the context; without a response, with the first
         of its `references`. Only the success is shortened. None: no space for it, or no reference."""
-        message = self.message(problem)
-        limit = settings.max_prompt_tokens
-        if limit is None:
-            limit = self.max_prompt_tokens + settings.max_success_tokens
         if success is None:
             answers = getattr(problem, "references", None) or []
             if not answers:
                 return None
-            prompt = self.render(answer_message(message, answers[0]))
-            return prompt if self.count(prompt) <= limit else None
+            prompt = self.render(answer_message(self.message(problem), answers[0]))
+            is_short = self.count(prompt) <= self._most_of_teacher(settings)
+            return prompt if is_short else None
         wrong = None if error is None else self._text(error)
+        return self.teacher_of_text(
+            problem, self._text(success), settings=settings, wrong=wrong
+        )
+
+    def teacher_of_text(
+        self,
+        problem: Any,
+        success: str,
+        *,
+        settings: DistillSettings,
+        wrong: str | None = None,
+    ) -> Any | None:
+        """Return the same with the texts of a right response and, if one is shown, a wrong one."""
+        message = self.message(problem)
 
         def prompt_with(solution: str) -> Any:
             if settings.template is not None:
@@ -213,13 +224,19 @@ class ChatPrompts:
             )
 
         solution = fit_attempt(
-            self._text(success),
+            success,
             num_prompt_tokens=lambda text: self.count(prompt_with(text)),
             num_tokens=self.count,
-            max_prompt_tokens=limit,
+            max_prompt_tokens=self._most_of_teacher(settings),
             max_attempt_tokens=settings.max_success_tokens,
         )
         return None if solution is None else prompt_with(solution)
+
+    def _most_of_teacher(self, settings: DistillSettings) -> int:
+        """Return the most tokens of a teacher's prompt."""
+        if settings.max_prompt_tokens is not None:
+            return settings.max_prompt_tokens
+        return self.max_prompt_tokens + settings.max_success_tokens
 
     def _text(self, rollout: Rollout) -> str:
         return self.tokenizer.decode(rollout.response_ids.tolist(), skip_special_tokens=True)

@@ -261,10 +261,16 @@ class RunPrompts:
         error: Rollout | None = None,
     ) -> str | None:
         """Render the teacher's prompt as ChatPrompts does, within the run's limit."""
-        settings = replace(
-            settings, max_prompt_tokens=self.config.max_teacher_prompt_tokens
-        )
+        settings = self._limited(settings)
         return self._of(problem).teacher(problem, success, settings=settings, error=error)
+
+    def teacher_of_text(self, problem: Label, success: str) -> str | None:
+        """Render the teacher's prompt for a right response of this text, without a stored error."""
+        settings = self._limited(self.config.distill)
+        return self._of(problem).teacher_of_text(problem, success, settings=settings)
+
+    def _limited(self, settings: DistillSettings) -> DistillSettings:
+        return replace(settings, max_prompt_tokens=self.config.max_teacher_prompt_tokens)
 
     def _of(self, label: Label) -> ChatPrompts:
         config, data = self.config, self.config.data

@@ -282,13 +282,16 @@ class StockExperienceMaker(RemoteExperienceMaker):
         return recalled
 
     def _keep_policy_logprobs(self, experiences: list[Experience], rows: Sequence[Row]) -> None:
-        """Log-probs of the step's forward pass for the file: recalled rows, or by logging.
+        """Log-probs of the step's forward pass for the file: recalled and taught rows, or by logging.
         A fresh row that began with given tokens has none: they are not measured."""
         kept = self.config.logging.token_values
         for experience, position, index in (
             rows_of(experiences) if kept != TokenValues.NONE else ()
         ):
-            if index < len(rows) and (kept == TokenValues.ALL or rows[index].recalled):
+            if index >= len(rows):
+                continue
+            is_compared = rows[index].recalled or rows[index].index in self._teacher_logprobs
+            if kept == TokenValues.ALL or is_compared:
                 found_T = experience.action_log_probs[position][
                     experience.action_mask[position].bool()
                 ]

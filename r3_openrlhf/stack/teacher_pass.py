@@ -118,9 +118,7 @@ def scores_of(
         if place in entropies:
             measured = entropies[place].tokens
             assert measured is not None
-            tokens = of_all_tokens(
-                measured.astype(np.float32), batch.rows[lesson.row].rollout
-            )
+            tokens = of_all_tokens(measured.astype(np.float32), batch.rows[lesson.row].rollout)
         scores[lesson.row] = TeacherScores(teacher[place], student[lesson.row], tokens)
     return scores
 

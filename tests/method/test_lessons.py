@@ -126,7 +126,10 @@ def test_at_most_a_share_of_the_fresh_rows_is_taught():
     rows = [rollout(C, ids=(7, 99)), *(rollout(W, ids=(7, n)) for n in range(7))]
     batch, lessons = taught(r3_with(max_share=0.25), rows)
     assert len(lessons) == 2 and fates(batch).count(LessonFate.CUT) == 5
-    others = {tuple(one.row for one in taught(r3_with(max_share=0.25, seed=s), rows)[1]) for s in range(6)}
+    others = {
+        tuple(one.row for one in taught(r3_with(max_share=0.25, seed=s), rows)[1])
+        for s in range(6)
+    }
     assert len(others) > 1
 
 
@@ -219,7 +222,10 @@ def test_the_order_of_rows_changes_nothing(order):
         r3.assign_advantages(batch)
         r3.teach(
             batch,
-            {one.row: scores(0.1, batch.rows[one.row].rollout.response_ids[1]) for one in lessons},
+            {
+                one.row: scores(0.1, batch.rows[one.row].rollout.response_ids[1])
+                for one in lessons
+            },
         )
         return {
             int(row.rollout.response_ids[1]): (
@@ -312,7 +318,9 @@ def test_a_template_of_ones_own():
 def test_rows_of_a_data_set_show_it_in_their_last_message():
     made = RowPrompts(Letters(), max_prompt_tokens=900, max_attempt_tokens=10)
     row = SimpleNamespace(uid="a", prompt="Add 1 and 2.")
-    assert made.teacher(row, success("3"), settings=DistillSettings()).startswith("Add 1 and 2.")
+    assert made.teacher(row, success("3"), settings=DistillSettings()).startswith(
+        "Add 1 and 2."
+    )
     chat = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "1 + 2?"}]
     row = SimpleNamespace(uid="a", prompt=chat)
     first, last = made.teacher(row, success("3"), settings=DistillSettings())

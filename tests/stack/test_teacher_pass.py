@@ -71,7 +71,10 @@ class Reading(Given, R3ExperienceMaker):
             for row, index in enumerate(one.index):
                 values = at_positions(one, 1)[row][one.action_mask[row].bool()]
                 found[index] = EntropyStatistics(
-                    peak=0.0, global_=0.0, source="exact", tokens=values.numpy().astype(np.float16)
+                    peak=0.0,
+                    global_=0.0,
+                    source="exact",
+                    tokens=values.numpy().astype(np.float16),
                 )
         return {index: found[index] for index in self.asked[0]}, 0.0
 
@@ -106,7 +109,10 @@ def rollouts_of(config, tokenizer, *, verdicts="CWWC WWWW CUWW", texts=None):
     found = []
     for number, group in enumerate(verdicts.split()):
         label = Label(
-            uid=f"u{number}", problem=f"Calculate {number} + 3.", references=[str(number + 3)], task="math"
+            uid=f"u{number}",
+            problem=f"Calculate {number} + 3.",
+            references=[str(number + 3)],
+            task="math",
         )
         prompt = prompt_of(tokenizer, config.data, label)
         ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
@@ -248,7 +254,9 @@ def test_the_advantages_of_a_step_are_those_written_out(tokenizer, seen, setting
     found = advantages_by_tokens(experiences)
     assert found.keys() == wanted.keys()
     for ids, values in wanted.items():
-        assert found[ids] == pytest.approx(values, abs=2e-3 if "confident" in str(settings) else 1e-5)
+        assert found[ids] == pytest.approx(
+            values, abs=2e-3 if "confident" in str(settings) else 1e-5
+        )
     # of the groups CWWC, WWWW and CUWW
     teaches_all = "distill.rows=all" in settings
     num_taught, num_alone = (6, 5) if teaches_all else (4, 4)

@@ -1,4 +1,4 @@
-"""A teacher from the store: what the policy says of a response's tokens once it has read a success.
+"""A teacher from the store (METHOD section 11): what the policy says of a response's tokens once it has read a success.
 
 A failed response y of a problem x is scored a second time by the same weights, behind a prompt that also
 shows a right response s of the same problem:

@@ -121,7 +121,9 @@ def test_the_gradient_is_that_of_the_loss_of_sampled_tokens_in_trl():
         for row in range(3)
     ]
     ratio_BT = (now_BT - now_BT.detach()).exp()
-    (found,) = torch.autograd.grad(-(torch.from_numpy(np.stack(terms)) * ratio_BT).sum(), student_BTV)
+    (found,) = torch.autograd.grad(
+        -(torch.from_numpy(np.stack(terms)) * ratio_BT).sum(), student_BTV
+    )
     torch.testing.assert_close(found, wanted)
 
 
