@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from r3_openrlhf.config.answer_tasks import TASKS
 from r3_openrlhf.config.idle_rows import is_of_tokens
-from r3_openrlhf.method.core.distill import DISTILL_LOSSES, GroupAdvantage
+from r3_openrlhf.method.core.distill import GroupAdvantage
 from r3_openrlhf.method.core.teacher_prompt import own_message
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.open_table import is_looking
@@ -34,7 +34,7 @@ def _is_on(c: R3Config) -> str:
 
 
 def _check_loss(c: R3Config) -> None:
-    if DISTILL_LOSSES[c.distill.loss].function is not None:
+    if c.distill.compares_logits:
         raise ConfigError(
             f"distill.loss is {c.distill.loss}, which compares the logits of policy and teacher, but the update "
             "here has one log-prob a token; use distill.loss=policy_gradient"

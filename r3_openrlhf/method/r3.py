@@ -24,7 +24,6 @@ import numpy as np
 from r3_openrlhf.method.checks import section_of
 from r3_openrlhf.method.core.batch_metrics import batch_metrics
 from r3_openrlhf.method.core.distill import (
-    DISTILL_LOSSES,
     SOURCES,
     WEIGHTS,
     GroupAdvantage,
@@ -619,17 +618,25 @@ class R3:
         batch.lessons, batch.lesson_fates = {}, {}
         if not settings.enabled:
             return []
-        rng = random.Random(f"{self.seed}/distill/{step}")
         fresh = [row for row in batch.trained if not row.recalled]
         most = max(1, round(settings.max_share * len(fresh)))
-        for row in rng.sample(fresh, len(fresh)):
-            fate, lesson = self._lesson(batch, row, rng, problems, render, step=step)
+        # a lot of each row's own: in whatever order a loop gives the rows, the same are taught by the same
+        lots = {row.index: self._lot(row.rollout, step=step) for row in fresh}
+        for row in sorted(fresh, key=lambda row: lots[row.index].random()):
+            fate, lesson = self._lesson(
+                batch, row, lots[row.index], problems, render, step=step
+            )
             if lesson is not None and len(batch.lessons) == most:
                 fate, lesson = LessonFate.CUT, None
             batch.lesson_fates[row.index] = fate
             if lesson is not None:
                 batch.lessons[row.index] = lesson
         return [batch.lessons[index] for index in sorted(batch.lessons)]
+
+    def _lot(self, rollout: Rollout, *, step: int) -> random.Random:
+        """Return a generator that depends on the response and the step alone."""
+        digest = state_digest(rollout.response_ids).hex()
+        return random.Random(f"{self.seed}/distill/{step}/{rollout.uid}/{digest}")
 
     def _lesson(
         self,
@@ -654,6 +661,7 @@ class R3:
         ]
         stored = self._stored_successes(rollout.uid, step=step)
         known = list(SOURCES[settings.source](of_group, stored))
+        known.sort(key=lambda one: one.response_ids.tolist())
         if not known and not settings.answer:
             return LessonFate.WITHOUT_SUCCESS, None
         success = rng.choice(known) if known else None
@@ -684,8 +692,7 @@ class R3:
         scores: of each row of `lessons`. TrainingStopped: a log-prob of one is not finite."""
         settings = self.settings.distill
         sampled = {index: batch.rows[index].rollout.sampled for index in batch.lessons}
-        joins = DISTILL_LOSSES[settings.loss].function is None
-        for index in batch.lessons if joins else ():
+        for index in () if settings.compares_logits else batch.lessons:
             row = batch.rows[index]
             try:
                 terms = token_terms(

@@ -215,6 +215,16 @@ class DistillSettings(Section, prefix="distill."):
         """True if rows are taught."""
         return self.coef > 0
 
+    @property
+    def needs_entropy(self) -> bool:
+        """True if the weight of a token reads its teacher's entropy."""
+        return WEIGHTS[self.weight].needs_entropy
+
+    @property
+    def compares_logits(self) -> bool:
+        """True if the loss compares the teacher's likeliest tokens, and no term joins the advantages."""
+        return DISTILL_LOSSES[self.loss].function is not None
+
 
 @dataclass
 class StateReplaySettings(Section, prefix="exploration.rrl."):

@@ -126,9 +126,7 @@ class FirstPage:
                 [f"{response}: {verdict}" for response, verdict in example.said],
             )
         if self.teacher:
-            found += _beside(
-                "Teacher    ", self.teacher.split("\n"), most=_TEACHER_LINES
-            )
+            found += _beside("Teacher    ", self.teacher.split("\n"), most=_TEACHER_LINES)
         for text in self.imported:
             found += _beside("Imported   ", text.split("\n"))
         found += _beside(

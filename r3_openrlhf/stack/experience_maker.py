@@ -22,7 +22,7 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.idle_rows import why_all_rows_stay
 from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.method.core.batch_metrics import trained_tokens
-from r3_openrlhf.method.core.distill import WEIGHTS, Lesson, TeacherScores
+from r3_openrlhf.method.core.distill import Lesson, TeacherScores
 from r3_openrlhf.method.core.estimators import EQ_3, ESTIMATORS, GroupEstimator
 from r3_openrlhf.method.core.losses import IMPORTED_WEIGHTS
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row
@@ -507,7 +507,7 @@ class R3ExperienceMaker(StockExperienceMaker):
         )
         passes = self._micro_batches(scored)
         places = set(range(len(lessons)))
-        needs_entropy = WEIGHTS[self.config.distill.weight].needs_entropy
+        needs_entropy = self.config.distill.needs_entropy
         if needs_entropy:
             self._announce_entropy(passes, places, tokens=True)
         self._score(passes)

@@ -207,23 +207,24 @@ def test_a_broken_logprob_stops_the_training_and_names_the_problem():
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.permutations(range(6)))
-def test_the_order_of_rows_changes_nothing(order):
-    verdicts = [C, W, W, W, C, W]
-    uids = ["a", "a", "a", "b", "b", "b"]
+@given(st.permutations(range(9)), st.sampled_from([1.0, 0.3]))
+def test_the_order_of_rows_changes_nothing(order, max_share):
+    """Neither who is taught, nor by which of several successes."""
+    verdicts = [C, W, W, C, W, W, C, W, C]
+    uids = [*"aaaaabbbb"]
     rows = [
         rollout(verdict, uid=uid, ids=(7, place))
         for place, (verdict, uid) in enumerate(zip(verdicts, uids, strict=True))
     ]
 
     def advantages(rows):
-        r3 = r3_with(group_advantage="untaught")
+        r3 = r3_with(group_advantage="untaught", max_share=max_share)
         batch, lessons = taught(r3, rows)
         r3.assign_advantages(batch)
         r3.teach(
             batch,
             {
-                one.row: scores(0.1, batch.rows[one.row].rollout.response_ids[1])
+                one.row: scores(0.1, one.success.response_ids[1])
                 for one in lessons
             },
         )
