@@ -15,7 +15,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -622,9 +622,10 @@ class R3:
         most = max(1, round(settings.max_share * len(fresh)))
         # a lot of each row's own: in whatever order a loop gives the rows, the same are taught by the same
         lots = {row.index: self._lot(row.rollout, step=step) for row in fresh}
+        stored = cache(partial(self._stored_successes, step=step))
         for row in sorted(fresh, key=lambda row: lots[row.index].random()):
             fate, lesson = self._lesson(
-                batch, row, lots[row.index], problems, render, step=step
+                batch, row, stored, lots[row.index], problems, render, step=step
             )
             if lesson is not None and len(batch.lessons) == most:
                 fate, lesson = LessonFate.CUT, None
@@ -642,25 +643,21 @@ class R3:
         self,
         batch: MixedBatch,
         row: Row,
+        stored: Callable[[str], list[Rollout]],
         rng: random.Random,
         problems: Callable[[Rollout], Any],
         render: PromptMaker,
         *,
         step: int,
     ) -> tuple[LessonFate, Lesson | None]:
+        """Choose what a fresh row's teacher reads. stored: uid -> successes of the store."""
         settings, rollout = self.settings.distill, row.rollout
         if settings.rows == TaughtRows.FAILED and rollout.verdict is not Verdict.WRONG:
             return LessonFate.NOT_FAILED, None
         if rollout.context is not Context.PLAIN or rollout.turn is not None:
             return LessonFate.STARTS_ELSEWHERE, None
-        siblings = [batch.rows[i] for i in batch.groups[row.group].rows if i != row.index]
-        of_group = [
-            one.rollout
-            for one in siblings
-            if not one.recalled and one.rollout.verdict is Verdict.CORRECT
-        ]
-        stored = self._stored_successes(rollout.uid, step=step)
-        known = list(SOURCES[settings.source](of_group, stored))
+        of_group = _other_successes(batch, row)
+        known = list(SOURCES[settings.source](of_group, stored(rollout.uid)))
         known.sort(key=lambda one: one.response_ids.tolist())
         if not known and not settings.answer:
             return LessonFate.WITHOUT_SUCCESS, None
@@ -812,6 +809,20 @@ class R3:
         return {"r3/history/coverage": covered} | {
             f"r3/history/{why}": float(reasons[why]) for why in ABSENT
         }
+
+
+def _other_successes(batch: MixedBatch, row: Row) -> list[Rollout]:
+    """Return the other right responses of a fresh row's group."""
+    found = []
+    for index in batch.groups[row.group].rows:
+        other = batch.rows[index]
+        if (
+            index != row.index
+            and not other.recalled
+            and other.rollout.verdict is Verdict.CORRECT
+        ):
+            found.append(other.rollout)
+    return found
 
 
 def _logprobs_of_first(rollout: Rollout, length: int) -> np.ndarray:

@@ -76,7 +76,7 @@ def rows_to_score(
 
 
 def response_logprobs(
-    experiences: Sequence[Experience], rollouts: Mapping[int, Rollout]
+    experiences: list[Experience], rollouts: Mapping[int, Rollout]
 ) -> dict[int, np.ndarray]:
     """Return log-probs of the tokens of a response, float32 [T], 0 at tokens that were given.
 

@@ -223,10 +223,7 @@ def test_the_order_of_rows_changes_nothing(order, max_share):
         r3.assign_advantages(batch)
         r3.teach(
             batch,
-            {
-                one.row: scores(0.1, one.success.response_ids[1])
-                for one in lessons
-            },
+            {one.row: scores(0.1, one.success.response_ids[1]) for one in lessons},
         )
         return {
             int(row.rollout.response_ids[1]): (
