@@ -16,7 +16,7 @@ from r3_openrlhf.method.types import Context, EntropyStatistics, Verdict
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.prompts import RunPrompts, prompt_of
 from r3_openrlhf.stack import teacher_pass
-from r3_openrlhf.stack.experience_maker import R3ExperienceMaker
+from r3_openrlhf.stack.experience_maker import R3ExperienceMaker, StockExperienceMaker
 from tests.recordings import MODEL
 from tests.stack.test_at_the_loss import args_of
 from tests.stack.test_experience_maker import Given, maker, sample
@@ -321,6 +321,47 @@ def test_recalled_rows_are_shown_and_keep_their_own_advantage(tokenizer, seen):
     recalled = found[(*stored.prompt_ids.tolist(), *stored.response_ids.tolist())]
     # rewards 0, 0, 0, 0 and 1: mean 1/5, variance 1/5
     assert recalled == pytest.approx([0.8 / math.sqrt(0.2)] * stored.num_tokens, rel=1e-5)
+
+
+class Group:
+    """In place of the actor's processes: remembers what upstream asks of them."""
+
+    def __init__(self):
+        self.calls = []
+
+    def async_run_method_batch(self, method_name, **kwargs):
+        self.calls.append((method_name, kwargs))
+        answers = [mask.float() for mask in kwargs["action_mask"]]
+        return [answers, answers]
+
+    def async_run_method(self, method_name):
+        self.calls.append((method_name, {}))
+
+
+@pytest.mark.parametrize("colocated", [True, False])
+def test_the_pass_asks_the_actor_what_upstreams_pass_asks(tokenizer, monkeypatch, colocated):
+    """The same call and the same answer; two processes of one tensor-parallel group answer alike, and one is read."""
+    monkeypatch.setattr("ray.get", lambda refs: refs)
+    monkeypatch.setattr("ray.put", lambda value: value)
+    config = config_of()
+    made = maker(R3ExperienceMaker, config=config)
+    made.args.train.colocate_all = colocated
+    made.args.train.colocate_actor_ref = False
+    made.args.ds.tensor_parallel_size = 2
+    made.reward_model_group = None
+    rows = rollouts_of(config, tokenizer)[:2]
+    for row in rows:
+        row.mm_train_inputs = []  # no images
+    calls = []
+    for ask in (made._score, super(StockExperienceMaker, made).make_experience):
+        made.actor_model_group = Group()
+        for row in rows:
+            row.action_log_probs = None
+        ask(rows)
+        calls.append(made.actor_model_group.calls)
+        for row in rows:
+            assert torch.equal(row.action_log_probs, row.action_mask.float())
+    assert calls[0] == calls[1] and len(calls[0]) == 1 + colocated
 
 
 def test_records_have_the_fate_and_the_teachers_logprobs(tokenizer, seen):
