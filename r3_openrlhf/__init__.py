@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # X as X: a public name, for type checkers
     from r3_openrlhf.evaluation.frame import evaluate as evaluate
     from r3_openrlhf.method.core.advantages import group_advantages as group_advantages
     from r3_openrlhf.method.core.batch_metrics import batch_metrics as batch_metrics
+    from r3_openrlhf.method.core.distill import TeacherScores as TeacherScores
     from r3_openrlhf.method.core.entropy import entropy_statistics as entropy_statistics
     from r3_openrlhf.method.core.mixed_batch import MixedBatch as MixedBatch
     from r3_openrlhf.method.core.ranking import ranking_rewards as ranking_rewards
@@ -28,6 +29,7 @@ if TYPE_CHECKING:  # X as X: a public name, for type checkers
     from r3_openrlhf.method.prompts import uid_of as uid_of
     from r3_openrlhf.method.r3 import R3 as R3
     from r3_openrlhf.method.settings import AdvantageSettings as AdvantageSettings
+    from r3_openrlhf.method.settings import DistillSettings as DistillSettings
     from r3_openrlhf.method.settings import ExplorationSettings as ExplorationSettings
     from r3_openrlhf.method.settings import HistorySettings as HistorySettings
     from r3_openrlhf.method.settings import R3Settings as R3Settings
@@ -50,6 +52,7 @@ _NAMES = {
     "evaluation.frame": ["evaluate"],
     "method.core.advantages": ["group_advantages"],
     "method.core.batch_metrics": ["batch_metrics"],
+    "method.core.distill": ["TeacherScores"],
     "method.core.entropy": ["entropy_statistics"],
     "method.core.mixed_batch": ["MixedBatch"],
     "method.core.ranking": ["ranking_rewards"],
@@ -59,7 +62,13 @@ _NAMES = {
     "method.prompts": ["ChatPrompts", "RowPrompts", "uid_of"],
     "method.r3": ["R3"],
     "method.settings": [
-        *("AdvantageSettings", "ExplorationSettings", "HistorySettings", "R3Settings"),
+        *(
+            "AdvantageSettings",
+            "DistillSettings",
+            "ExplorationSettings",
+            "HistorySettings",
+            "R3Settings",
+        ),
         *("RankingSettings", "ReflectionSettings", "ReplaySettings"),
     ],
     "method.types": ["Context", "EntropyStatistics", "Rollout", "Verdict"],

@@ -228,7 +228,7 @@ def train(
     \b
     algo=NAME picks a preset of configs/algo:
     stock OpenRLHF    ppo, grpo, dapo, dr_grpo, gspo, rloo, reinforce_pp, reinforce_pp_baseline, flash_reinforce
-    this project      r3, r3_paper, r3_earned, rrl, exgrpo; with history.start prefix, rlep, luffy, sft_then_grpo
+    this project      r3, r3_paper, r3_earned, r3_teacher, sdpo, srpo, rrl, exgrpo; with history.start prefix, rlep, luffy, sft_then_grpo
     trajectories      hgpo, gigpo, agent_grpo (for experiments with agents.environment)
 
     `r3 config` lists every key with its default and unit.

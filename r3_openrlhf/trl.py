@@ -27,8 +27,10 @@ from r3_openrlhf import (
     ConfigError,
     Context,
     HistoryStore,
+    MixedBatch,
     Rollout,
     RowPrompts,
+    TeacherScores,
     Verdict,
     uid_of,
 )
@@ -112,6 +114,12 @@ class R3Trainer(GRPOTrainer):
         several = args.steps_per_generation * self.num_iterations % updates
         two_clips = dual_clip and args.delta not in (None, dual_clip)
         shared = self.num_generations % processes and settings.reflection.enabled
+        distill = settings.distill
+        of_response = (
+            self.importance_sampling_level != "token"
+            or self.loss_type == "vespo"
+            or self.off_policy_mask_threshold is not None
+        )
         other_sum = self.multi_objective_aggregation != "sum_then_normalize"
         for applies, what in (
             (
@@ -140,6 +148,15 @@ class R3Trainer(GRPOTrainer):
             ),
             (settings.exploration.rrl.ratio, "exploration.rrl.ratio, which needs a critic"),
             (shaped, f"replay.imported.weight {replay.imported.weight}; use clip or ratio1"),
+            (
+                distill.enabled and distill.compares_logits,
+                f"distill.loss {distill.loss}; use policy_gradient",
+            ),
+            (
+                distill.enabled and of_response,
+                "distill beside importance_sampling_level other than token, loss_type vespo or "
+                "off_policy_mask_threshold, which read one advantage a response",
+            ),
             (
                 shared,
                 f"reflection groups of {self.num_generations} on {processes} processes; choose a multiple",
@@ -258,11 +275,16 @@ class R3Trainer(GRPOTrainer):
                 rollouts + more[1],
             )
         entropies = self._measure(rows, rollouts)
-        shares, more_metrics = self._mix(rollouts, entropies, step=step, epoch=epoch)
+        shares, more_metrics = self._mix(
+            inputs, rows, rollouts, entropies, step=step, epoch=epoch
+        )
         for name, value in (metrics | more_metrics).items():
             self._metrics["train"][name].append(value)
         for share in shares:
-            advantages = dict(entry for entry in share if isinstance(entry[0], int))
+            # of a taught row the mean of its tokens
+            advantages = {
+                which: float(np.mean(value)) for which, value in share if isinstance(which, int)
+            }
             self._logs["advantages"].extend(
                 advantages.get(i, math.nan) for i in range(len(inputs))
             )
@@ -394,8 +416,77 @@ class R3Trainer(GRPOTrainer):
             model, ids, mask, compute_entropy=compute_entropy, **size
         )[:2]
 
+    def _recall(self, everything: list[Rollout], *, step: int) -> MixedBatch:
+        """Group the rows of all processes, and recall for them."""
+        counts: Counter[Context] = Counter()
+        groups = []
+        for one in everything:  # those of a context, in order, are groups
+            groups.append((one.context, counts[one.context] // self.num_generations))
+            counts[one.context] += 1
+        return self.r3.recall(everything, step=step, groups=groups)
+
+    def _teacher_scores(
+        self,
+        batch: MixedBatch | None,
+        inputs: list[dict[str, Any]],
+        rows: list[Fields],
+        *,
+        step: int,
+    ) -> dict[int, TeacherScores]:
+        """Score the taught rows of each process after their teacher's prompts (method/core/distill.py).
+
+        Every process makes the same passes, as shards of a model need. batch: in the main process."""
+        problems = {uid_of(row): row for row in gather_object(inputs)}
+        result: list[Any] = [None]
+        if batch is not None:
+            asked: list[list[tuple[int, int, Any]]] = [
+                [] for _ in range(self.accelerator.num_processes)
+            ]
+            for lesson in self.r3.lessons(
+                batch,
+                step=step,
+                problems=lambda one: SimpleNamespace(**problems[one.uid] | {"uid": one.uid}),
+                render=self.render,
+            ):
+                rank, place = divmod(batch.rows[lesson.row].fresh_source, len(rows))
+                asked[rank].append((lesson.row, place, lesson.prompt))
+            result = [asked]
+        (asked,) = broadcast_object_list(result)
+        own = asked[self.accelerator.process_index]
+        most = max(map(len, asked))
+        if not most:
+            return {}
+        taught = [self._taught_row(rows[place], prompt) for _, place, prompt in own]
+        taught += [rows[0]] * (most - len(own))
+        needs_entropy = self.r3.settings.distill.needs_entropy
+        now_BT, entropy_BT = self._forward(
+            self.model, self._padded(taught), compute_entropy=needs_entropy
+        )
+        found = []
+        for number, (index, place, _) in enumerate(own):
+            size = len(rows[place]["completion_ids"])
+            teacher = now_BT[number, :size].float().cpu().numpy()
+            student = rows[place]["now"].float().cpu().numpy()
+            entropies = None
+            if needs_entropy:
+                entropies = entropy_BT[number, :size].float().cpu().numpy()
+            found.append((index, TeacherScores(teacher, student, entropies)))
+        return dict(gather_object(found))
+
+    def _taught_row(self, row: Fields, prompt: Any) -> Fields:
+        """Return the fields of a response after another prompt, which TRL makes ids of."""
+        ids = self._tokenize_prompts([prompt])[0][0]
+        prompt_ids = torch.as_tensor(ids).to(row["prompt_ids"])
+        names = ("completion_ids", "completion_mask")
+        return {
+            "prompt_ids": prompt_ids,
+            "prompt_mask": torch.ones_like(prompt_ids).to(row["prompt_mask"]),
+        } | {name: row[name] for name in names}
+
     def _mix(
         self,
+        inputs: list[dict[str, Any]],
+        rows: list[Fields],
         rollouts: list[Rollout],
         entropies: list[np.ndarray] | None,
         *,
@@ -404,18 +495,20 @@ class R3Trainer(GRPOTrainer):
     ) -> tuple[list[list[tuple[Any, Any]]], dict[str, float]]:
         """Mix the rows of all processes in the main one.
 
-        Returns what each process trains, (index of its row, advantage) or (prompt ids, a stored Row), and
-        metrics. Stored rows go where the fewest are."""
+        Returns what each process trains, (index of its row, advantage or those of its tokens) or (prompt
+        ids, a stored Row), and metrics. Stored rows go where the fewest are."""
         everything: list[Rollout] = gather_object(rollouts)
         result: list[Any] = [None]
         measured = None if entropies is None else gather_object(entropies)
+        batch, scores = None, dict[int, TeacherScores]()
         if self.accelerator.is_main_process:
-            counts: Counter[Context] = Counter()
-            groups = []
-            for one in everything:  # those of a context, in order, are groups
-                groups.append((one.context, counts[one.context] // self.num_generations))
-                counts[one.context] += 1
-            batch = self.r3.mix(everything, step=step, entropy=measured, groups=groups)
+            batch = self._recall(everything, step=step)
+        teaches = self.r3.settings.distill.enabled
+        if teaches:
+            scores = self._teacher_scores(batch, inputs, rows, step=step)
+        if batch is not None:
+            self.r3.assign_advantages(batch, measured)
+            more = self.r3.teach(batch, scores) if teaches else {}
             self.r3.remember(everything, step=step, epoch=epoch)
             shares: list[list[tuple[Any, Any]]] = [
                 [] for _ in range(self.accelerator.num_processes)
@@ -425,8 +518,9 @@ class R3Trainer(GRPOTrainer):
                     min(shares, key=len).append((batch.prompt_ids_of(row), row))
                 else:
                     rank, i = divmod(row.fresh_source, len(rollouts))
-                    shares[rank].append((i, float(row.advantage)))
-            result = [(shares, self.r3.metrics(batch, step=step))]
+                    value: Any = row.token_advantages
+                    shares[rank].append((i, float(row.advantage) if value is None else value))
+            result = [(shares, self.r3.metrics(batch, step=step) | more)]
         return broadcast_object_list(result)[0]
 
     # ── what TRL trains ──
@@ -438,19 +532,18 @@ class R3Trainer(GRPOTrainer):
         is left over (U:1057), so rows without tokens fill every process up to the same multiple."""
         steps, num_rows = self.args.steps_per_generation, sum(map(len, shares))
         width = max(1, math.ceil(max(map(len, shares)) / steps)) * steps
-        stored = [row for share in shares for _, row in share if not isinstance(row, float)]
+        stored = [row for share in shares for which, row in share if not isinstance(which, int)]
         shortest = min(rows, key=lambda row: len(row["completion_ids"]))
         filler = shortest | {"completion_mask": torch.zeros_like(shortest["completion_mask"])}
-        trained, advantages = [filler] * width, torch.zeros(width)
+        trained, values = [filler] * width, list[Any]([0.0] * width)
         for place, (which, value) in enumerate(shares[self.accelerator.process_index]):
+            is_fresh = isinstance(which, int)
             trained[place] = (
-                rows[which]
-                if isinstance(value, float)
-                else self._stored_fields(which, value, rows[0])
+                rows[which] if is_fresh else self._stored_fields(which, value, rows[0])
             )
-            advantages[place] = value if isinstance(value, float) else value.advantage
+            values[place] = value if is_fresh else value.advantage
         batch: dict[str, Any] = self._padded(trained)
-        batch["advantages"] = advantages.to(self.accelerator.device)
+        batch["advantages"] = self._advantages(values, batch["completion_mask"])
         batch["num_items_in_batch"] = self.accelerator.gather(
             batch["completion_mask"].sum()
         ).sum()
@@ -477,6 +570,19 @@ class R3Trainer(GRPOTrainer):
                 width * len(shares) / num_rows, device=self.accelerator.device
             )
         return batch
+
+    def _advantages(self, values: list[Any], mask_BT: Tensor) -> Tensor:
+        """Return advantages [rows], or [rows, tokens] where rows are taught (T:3056). values: of each row
+        one number, or one for each of its tokens."""
+        if not self.r3.settings.distill.enabled:
+            return torch.tensor(values, dtype=torch.float32, device=mask_BT.device)
+        advantages_BT = torch.zeros(mask_BT.shape, device=mask_BT.device)
+        for place, value in enumerate(values):
+            if isinstance(value, float):
+                advantages_BT[place] = value
+            else:
+                advantages_BT[place, : len(value)] = torch.as_tensor(value)
+        return advantages_BT
 
     def _stored_fields(self, prompt_ids: np.ndarray, row: StoredRow, like: Fields) -> Fields:
         """Return the fields of a stored row. Nothing sampled it in this step, so its correction is 1."""

@@ -327,6 +327,10 @@ def refuse(config: DictConfig, r3: R3) -> None:
             f"r3.replay.k={replay.k} with rollout.n={rollout.n}; use less",
         ),
         (
+            r3.settings.distill.enabled,
+            "r3.distill.coef; verl's batch has one pass of the policy",
+        ),
+        (
             replay.rehearse.share,
             "r3.replay.rehearse, whose rows would fill up whole mini-batches",
         ),

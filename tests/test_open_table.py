@@ -44,6 +44,15 @@ def rising(probs):
 def plain(logprobs, old_logprobs, advantages, mask):
     return -(logprobs - old_logprobs).exp() * advantages
 
+def nearest(group, stored):
+    return [*group, *stored]
+
+def halved(entropies):
+    return entropies * 0 + 0.5
+
+def squared(student, teacher):
+    return (student - teacher).square().sum(-1)
+
 def text_of(problem):
     return problem + "!"
 
@@ -198,6 +207,9 @@ OF_TABLES = {
     "advantage.function": "centred",
     "train.loss": "plain",
     "exploration.rrl.cut": "last",
+    "distill.source": "nearest",
+    "distill.weight": "halved",
+    "distill.loss": "squared",
     "language": "LANGUAGE",
 }
 

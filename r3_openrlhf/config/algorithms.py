@@ -23,7 +23,7 @@ from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import OpenTable
 
 MAKERS = "r3_openrlhf.stack.experience_maker"
-METHOD = frozenset({"replay", "reflection", "ranking"})
+METHOD = frozenset({"replay", "reflection", "ranking", "distill"})
 # OpenRLHF's estimators that take a reward by itself, or against the mean of the whole step
 # (trainer/ppo_utils/experience_maker.py:268-278)
 WITHOUT_GROUPS = frozenset({"gae", "reinforce", "flash_reinforce"})

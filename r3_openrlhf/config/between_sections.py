@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from r3_openrlhf.config.distilling import check_distill
 from r3_openrlhf.config.given_keys import value_of
 from r3_openrlhf.config.idle_rows import is_of_tokens
 from r3_openrlhf.config.partial import check_partial
@@ -44,6 +45,7 @@ def check_sections(c: R3Config) -> None:
     _check_imported(c)
     _check_estimator(c)
     _check_loss(c)
+    check_distill(c)
     _check_critic(c)
     _check_lengths(c)
     _check_batches(c)
@@ -131,12 +133,18 @@ def _check_group_filter(c: R3Config) -> None:
 
 
 def _check_mechanisms(c: R3Config) -> None:
+    off = {
+        "replay": "replay.enabled=false",
+        "reflection": "reflection.enabled=false",
+        "ranking": "ranking.enabled=false",
+        "distill": "distill.coef=0",
+    }
     unknown = []
-    for name in ("replay", "reflection", "ranking"):
+    for name in off:
         if name not in c.algorithm.mechanisms and getattr(c, name).enabled:
             unknown.append(name)
     if unknown:
-        remedy = " ".join(f"{name}.enabled=false" for name in unknown)
+        remedy = " ".join(off[name] for name in unknown)
         raise ConfigError(
             f"algo is {c.algo}, which runs OpenRLHF's own classes, but {', '.join(unknown)} would "
             f"need algo=r3; add {remedy}"

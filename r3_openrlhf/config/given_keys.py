@@ -46,6 +46,11 @@ MECHANISMS = {
         "ranks no failures",
         "algo=r3",
     ),
+    "distill.": Mechanism(
+        lambda config: "distill" in config.algorithm.mechanisms,
+        "has no teacher",
+        "algo=r3",
+    ),
     "exploration.rrl.": Mechanism(
         lambda config: config.algorithm.replays_states,
         "keeps no states",

@@ -146,6 +146,20 @@ class R3Config(R3Settings):
         return measurable and self.logging.token_values == TokenValues.ALL
 
     @property
+    def max_teacher_prompt_tokens(self) -> int:
+        """Tokens of a teacher's prompt, at most: those of a plain one, and the success that is shown."""
+        if self.distill.max_prompt_tokens is not None:
+            return self.distill.max_prompt_tokens
+        # a response is no longer
+        success = min(self.distill.max_success_tokens, self.rollout.max_new_tokens)
+        return self.data.max_len - self.rollout.max_new_tokens + success
+
+    @property
+    def longest_taught_row(self) -> int:
+        """Tokens of a teacher's prompt and the response after it, at most."""
+        return self.max_teacher_prompt_tokens + self.rollout.max_new_tokens
+
+    @property
     def rows_per_step(self) -> int:
         """Fresh rollouts of a step; of an agentic run trajectories, with a row per turn."""
         return self.rollout.batch_size * self.rollout.n_samples_per_prompt

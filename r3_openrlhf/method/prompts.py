@@ -10,9 +10,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from r3_openrlhf.method.core.distill import Shown
 from r3_openrlhf.method.core.reflection import fit_attempt, hint_message, reflection_message
 from r3_openrlhf.method.core.states import StoredState
+from r3_openrlhf.method.core.teacher_prompt import answer_message, own_message, teacher_message
 from r3_openrlhf.method.open_table import Name, loaded
+from r3_openrlhf.method.settings import DistillSettings
 from r3_openrlhf.method.types import Context, Rollout, Word
 
 
@@ -118,6 +121,17 @@ class PromptMaker(Protocol):
         """Return the prompt that shows a wrong answer and asks again, or without one shows the
         reference answer (reflection.hint); None: there is no room for it."""
 
+    def teacher(
+        self,
+        problem: Any,
+        success: Rollout | None,
+        *,
+        settings: DistillSettings,
+        error: Rollout | None,
+    ) -> Any | None:
+        """Return the prompt behind which a response of the problem is scored (method/core/distill.py): it
+        shows a success, or without one the reference answer; None: there is no room for it."""
+
 
 class ChatPrompts:
     """Prompts of text for a tokenizer of transformers; a reflection prompt is one user turn
@@ -160,13 +174,72 @@ class ChatPrompts:
             return next(
                 (one for one in prompts if self.count(one) <= self.max_prompt_tokens), None
             )
-        attempt = self.tokenizer.decode(error.response_ids.tolist(), skip_special_tokens=True)
+        attempt = self._text(error)
         shortened = self.fit(
             attempt, lambda text: self.count(self.render(reflection_message(message, text)))
         )
         return (
             None if shortened is None else self.render(reflection_message(message, shortened))
         )
+
+    def teacher(
+        self,
+        problem: Any,
+        success: Rollout | None,
+        *,
+        settings: DistillSettings,
+        error: Rollout | None = None,
+    ) -> Any | None:
+        """Return the problem with a right response, in the context; without a response, with the first
+        of its `references`. Only the success is shortened. None: no space for it, or no reference."""
+        if success is None:
+            answers = getattr(problem, "references", None) or []
+            if not answers:
+                return None
+            prompt = self.render(answer_message(self.message(problem), answers[0]))
+            is_short = self.count(prompt) <= self._most_of_teacher(settings)
+            return prompt if is_short else None
+        wrong = None if error is None else self._text(error)
+        return self.teacher_of_text(
+            problem, self._text(success), settings=settings, wrong=wrong
+        )
+
+    def teacher_of_text(
+        self,
+        problem: Any,
+        success: str,
+        *,
+        settings: DistillSettings,
+        wrong: str | None = None,
+    ) -> Any | None:
+        """Return the same with the texts of a right response and, if one is shown, a wrong one."""
+        message = self.message(problem)
+
+        def prompt_with(solution: str) -> Any:
+            if settings.template is not None:
+                return self.render(own_message(settings.template, message, solution))
+            says_verdict = settings.shows == Shown.VERDICT
+            return self.render(
+                teacher_message(message, solution, verdict=says_verdict, error=wrong)
+            )
+
+        solution = fit_attempt(
+            success,
+            num_prompt_tokens=lambda text: self.count(prompt_with(text)),
+            num_tokens=self.count,
+            max_prompt_tokens=self._most_of_teacher(settings),
+            max_attempt_tokens=settings.max_success_tokens,
+        )
+        return None if solution is None else prompt_with(solution)
+
+    def _most_of_teacher(self, settings: DistillSettings) -> int:
+        """Return the most tokens of a teacher's prompt."""
+        if settings.max_prompt_tokens is not None:
+            return settings.max_prompt_tokens
+        return self.max_prompt_tokens + settings.max_success_tokens
+
+    def _text(self, rollout: Rollout) -> str:
+        return self.tokenizer.decode(rollout.response_ids.tolist(), skip_special_tokens=True)
 
     def fit(self, attempt: str, num_prompt_tokens: Callable[[str], int]) -> str | None:
         """Shorten the attempt to fit with `num_prompt_tokens(attempt)`; None: it cannot."""
@@ -212,6 +285,21 @@ class RowPrompts:
 
     def reflection(self, problem: Any, error: Rollout | None) -> Any | None:
         """Return the same with a stored error and guidance in its last message. None: no space for it."""
+        return self._chat(problem).reflection(problem, error)
+
+    def teacher(
+        self,
+        problem: Any,
+        success: Rollout | None,
+        *,
+        settings: DistillSettings,
+        error: Rollout | None = None,
+    ) -> Any | None:
+        """Return the same with a right response in its last message. None: no space for it."""
+        return self._chat(problem).teacher(problem, success, settings=settings, error=error)
+
+    def _chat(self, problem: Any) -> ChatPrompts:
+        """Return the prompts of texts in the place of the row's last message."""
         prompt = problem.prompt
         message: str = prompt
         render: Callable[[str], Any] = str
@@ -221,10 +309,9 @@ class RowPrompts:
                 last["content"],
                 lambda text: [*earlier, {**last, "content": text}],
             )
-        chat = ChatPrompts(
+        return ChatPrompts(
             self.tokenizer, message=lambda _: message, render=render, **self.limits
         )
-        return chat.reflection(problem, error)
 
 
 def uid_of(row: Mapping[str, Any]) -> str:

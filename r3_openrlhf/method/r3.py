@@ -15,7 +15,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,18 @@ import numpy as np
 
 from r3_openrlhf.method.checks import section_of
 from r3_openrlhf.method.core.batch_metrics import batch_metrics
+from r3_openrlhf.method.core.distill import (
+    SOURCES,
+    WEIGHTS,
+    GroupAdvantage,
+    Lesson,
+    LessonFate,
+    Shown,
+    TaughtRows,
+    TeacherScores,
+    lesson_metrics,
+    token_terms,
+)
 from r3_openrlhf.method.core.groups import ABSENT, RecallFate, opposite_verdict
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row, topk_decides
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
@@ -529,7 +541,11 @@ class R3:
         )
         self._set_advantages(batch)
         return {
-            row.index for row in batch.rows if row.group not in waiting and row.advantage == 0
+            row.index
+            for row in batch.rows
+            if row.group not in waiting
+            and row.advantage == 0
+            and row.index not in batch.lessons
         }
 
     def _set_advantages(self, batch: MixedBatch) -> None:
@@ -542,6 +558,12 @@ class R3:
             success_scale=advantage.success_scale,
             estimator=self.settings.estimator,
         )
+        distill = self.settings.distill
+        if not distill.enabled or distill.group_advantage == GroupAdvantage.ALL:
+            return
+        for row in batch.rows:
+            if distill.group_advantage == GroupAdvantage.NONE or row.index in batch.lessons:
+                row.advantage = 0.0
 
     def _statistics(self, row: Row, entropy: Entropies | None) -> EntropyStatistics:
         place = row.fresh_source
@@ -573,6 +595,117 @@ class R3:
             found[row.rollout.sampled], peak_fraction=self.settings.ranking.peak_fraction
         )
         return EntropyStatistics(peak=peak, global_=global_, source="exact")
+
+    # ── a teacher from the store ──
+
+    def lessons(
+        self,
+        batch: MixedBatch,
+        *,
+        step: int,
+        problems: Callable[[Rollout], Any],
+        render: PromptMaker,
+    ) -> list[Lesson]:
+        """Choose the rows that a teacher scores in this step, and make their teacher's prompts.
+
+        Call it after `recall`, score each row's response behind both prompts with the policy before the
+        update, and pass that to `teach` after `assign_advantages`. A row is taught if it is fresh, follows
+        the plain prompt, fails (distill.rows) and has a success to show (distill.source).
+
+        Args:
+            problems: a rollout -> its problem, as `render` takes it."""
+        settings = self.settings.distill
+        batch.lessons, batch.lesson_fates = {}, {}
+        if not settings.enabled:
+            return []
+        fresh = [row for row in batch.trained if not row.recalled]
+        most = max(1, round(settings.max_share * len(fresh)))
+        # a lot of each row's own: in whatever order a loop gives the rows, the same are taught by the same
+        lots = {row.index: self._lot(row.rollout, step=step) for row in fresh}
+        stored = cache(partial(self._stored_successes, step=step))
+        for row in sorted(fresh, key=lambda row: lots[row.index].random()):
+            fate, lesson = self._lesson(
+                batch, row, stored, lots[row.index], problems, render, step=step
+            )
+            if lesson is not None and len(batch.lessons) == most:
+                fate, lesson = LessonFate.CUT, None
+            batch.lesson_fates[row.index] = fate
+            if lesson is not None:
+                batch.lessons[row.index] = lesson
+        return [batch.lessons[index] for index in sorted(batch.lessons)]
+
+    def _lot(self, rollout: Rollout, *, step: int) -> random.Random:
+        """Return a generator that depends on the response and the step alone."""
+        digest = state_digest(rollout.response_ids).hex()
+        return random.Random(f"{self.seed}/distill/{step}/{rollout.uid}/{digest}")
+
+    def _lesson(
+        self,
+        batch: MixedBatch,
+        row: Row,
+        stored: Callable[[str], list[Rollout]],
+        rng: random.Random,
+        problems: Callable[[Rollout], Any],
+        render: PromptMaker,
+        *,
+        step: int,
+    ) -> tuple[LessonFate, Lesson | None]:
+        """Choose what a fresh row's teacher reads. stored: uid -> successes of the store."""
+        settings, rollout = self.settings.distill, row.rollout
+        if settings.rows == TaughtRows.FAILED and rollout.verdict is not Verdict.WRONG:
+            return LessonFate.NOT_FAILED, None
+        if rollout.context is not Context.PLAIN or rollout.turn is not None:
+            return LessonFate.STARTS_ELSEWHERE, None
+        of_group = _other_successes(batch, row)
+        known = list(SOURCES[settings.source](of_group, stored(rollout.uid)))
+        known.sort(key=lambda one: one.response_ids.tolist())
+        if not known and not settings.answer:
+            return LessonFate.WITHOUT_SUCCESS, None
+        success = rng.choice(known) if known else None
+        error = None
+        if settings.shows == Shown.ERROR and self.history is not None:
+            error = self._stored_error(rollout.uid, step=step)
+        prompt = render.teacher(problems(rollout), success, settings=settings, error=error)
+        if prompt is None:
+            return LessonFate.WITHOUT_ROOM, None
+        return LessonFate.TAUGHT, Lesson(row.index, prompt, success)
+
+    def _stored_successes(self, uid: str, *, step: int) -> list[Rollout]:
+        """Return one stored success of the policy's own and one imported, where the store has them."""
+        if self.history is None:
+            return []
+        lag = self.settings.replay.max_policy_lag
+        found = []
+        for context in (Context.PLAIN, Context.IMPORTED):
+            stored = self.history.recall(
+                uid, Verdict.CORRECT, k=1, step=step, max_policy_lag=lag, contexts=(context,)
+            )
+            found += [one.rollout for one in stored]
+        return found
+
+    def teach(self, batch: MixedBatch, scores: Mapping[int, TeacherScores]) -> dict[str, float]:
+        """Set `token_advantages` of the taught rows (method/core/distill.py). Returns the step's metrics.
+
+        scores: of each row of `lessons`. TrainingStopped: a log-prob of one is not finite."""
+        settings = self.settings.distill
+        sampled = {index: batch.rows[index].rollout.sampled for index in batch.lessons}
+        for index in () if settings.compares_logits else batch.lessons:
+            row = batch.rows[index]
+            try:
+                terms = token_terms(
+                    scores[index],
+                    sampled[index],
+                    bound=settings.bound,
+                    weight=WEIGHTS[settings.weight],
+                )
+            except ValueError as error:
+                raise TrainingStopped(
+                    f"a response of problem {row.rollout.uid} cannot be taught: {error}"
+                ) from error
+            row.token_advantages = np.float32(row.advantage) + settings.coef * terms
+        return lesson_metrics(
+            batch.lesson_fates.values(), scores, sampled, bound=settings.bound
+        )
 
     def mark_states(
         self,
@@ -676,6 +809,20 @@ class R3:
         return {"r3/history/coverage": covered} | {
             f"r3/history/{why}": float(reasons[why]) for why in ABSENT
         }
+
+
+def _other_successes(batch: MixedBatch, row: Row) -> list[Rollout]:
+    """Return the other right responses of a fresh row's group."""
+    found = []
+    for index in batch.groups[row.group].rows:
+        other = batch.rows[index]
+        if (
+            index != row.index
+            and not other.recalled
+            and other.rollout.verdict is Verdict.CORRECT
+        ):
+            found.append(other.rollout)
+    return found
 
 
 def _logprobs_of_first(rollout: Rollout, length: int) -> np.ndarray:

@@ -8,6 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from r3_openrlhf.method.checks import Section, number, word
+from r3_openrlhf.method.core.distill import (
+    DISTILL_LOSSES,
+    SOURCES,
+    WEIGHTS,
+    GroupAdvantage,
+    Shown,
+    TaughtRows,
+)
 from r3_openrlhf.method.core.estimators import ESTIMATORS, GroupEstimator
 from r3_openrlhf.method.core.losses import IMPORTED_WEIGHTS
 from r3_openrlhf.method.core.ranking import RANKING_SCORES
@@ -168,6 +176,57 @@ class RankingSettings(Section, prefix="ranking."):
 
 
 @dataclass
+class DistillSettings(Section, prefix="distill."):
+    """A teacher from the store: the policy, once it has read a success, scores a response's tokens."""
+
+    # factor on the teacher's part of the loss; 0: off
+    coef: float = number(0.0, min=0)
+    # fresh rows that are taught: failed (SRPO), or all (SDPO)
+    rows: str = word("failed", TaughtRows)
+    # rows that keep their group's advantage: all, untaught (SRPO), or none (SDPO)
+    group_advantage: str = word("all", GroupAdvantage)
+    # success that is shown: any (of the group, without one of the store), group (SDPO), stored, imported, or
+    # package.module:function of both lists
+    source: Name = word("any", SOURCES)
+    # without any success the teacher reads the reference answer
+    answer: bool = False
+    # besides the success: nothing more (success), that an attempt failed (verdict), or a stored error (error)
+    shows: str = word("success", Shown)
+    # policy_gradient: the gap of the sampled token joins its advantage; reverse_kl, forward_kl, jensen_shannon: on
+    # the teacher's top_k tokens; or package.module:function of both log-probs
+    loss: Name = word("policy_gradient", DISTILL_LOSSES)
+    # likeliest tokens of the teacher at each position that those losses compare
+    top_k: int = number(20, min=1, max=1000)
+    # largest gap of a token, nats; null: none
+    bound: float | None = number(5.0, above=0)
+    # weight of a token by its teacher's entropy: equal, confident, or package.module:function
+    weight: Name = word("equal", WEIGHTS)
+    # taught rows, as a largest share of the step's fresh ones
+    max_share: float = number(1.0, above=0, max=1)
+    # tokens of the success that is shown, at most; its middle is cut
+    max_success_tokens: int = number(2048, min=1)
+    # tokens of the teacher's prompt, at most; null: data.max_prompt_tokens and max_success_tokens together
+    max_prompt_tokens: int | None = number(None, min=1)
+    # text of the teacher's user turn with {problem} and {solution}; null: ours
+    template: str | None = None
+
+    @property
+    def enabled(self) -> bool:
+        """True if rows are taught."""
+        return self.coef > 0
+
+    @property
+    def needs_entropy(self) -> bool:
+        """True if the weight of a token reads its teacher's entropy."""
+        return WEIGHTS[self.weight].needs_entropy
+
+    @property
+    def compares_logits(self) -> bool:
+        """True if the loss compares the teacher's likeliest tokens, and no term joins the advantages."""
+        return DISTILL_LOSSES[self.loss].function is not None
+
+
+@dataclass
 class StateReplaySettings(Section, prefix="exploration.rrl."):
     """Groups from promising states of failed responses and imported solutions, by a critic (RRL, arXiv 2504.14363)."""
 
@@ -211,6 +270,7 @@ class R3Settings(Section):
     replay: ReplaySettings = field(default_factory=ReplaySettings)
     reflection: ReflectionSettings = field(default_factory=ReflectionSettings)
     ranking: RankingSettings = field(default_factory=RankingSettings)
+    distill: DistillSettings = field(default_factory=DistillSettings)
     exploration: ExplorationSettings = field(default_factory=ExplorationSettings)
     history: HistorySettings = field(default_factory=HistorySettings)
 

@@ -6,12 +6,14 @@ import contextlib
 import inspect
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from r3_openrlhf.method.errors import DataError, quoted
 from r3_openrlhf.method.prompts import ChatPrompts
 from r3_openrlhf.method.r3 import R3
+from r3_openrlhf.method.settings import DistillSettings
 from r3_openrlhf.method.types import Rollout
 from r3_openrlhf.problems.label import Label
 
@@ -249,6 +251,26 @@ class RunPrompts:
     def reflection(self, problem: Label, error: Rollout | None) -> str | None:
         """Render the reflection prompt as ChatPrompts does."""
         return self._of(problem).reflection(problem, error)
+
+    def teacher(
+        self,
+        problem: Label,
+        success: Rollout | None,
+        *,
+        settings: DistillSettings,
+        error: Rollout | None = None,
+    ) -> str | None:
+        """Render the teacher's prompt as ChatPrompts does, within the run's limit."""
+        settings = self._limited(settings)
+        return self._of(problem).teacher(problem, success, settings=settings, error=error)
+
+    def teacher_of_text(self, problem: Label, success: str) -> str | None:
+        """Render the teacher's prompt for a right response of this text, without a stored error."""
+        settings = self._limited(self.config.distill)
+        return self._of(problem).teacher_of_text(problem, success, settings=settings)
+
+    def _limited(self, settings: DistillSettings) -> DistillSettings:
+        return replace(settings, max_prompt_tokens=self.config.max_teacher_prompt_tokens)
 
     def _of(self, label: Label) -> ChatPrompts:
         config, data = self.config, self.config.data

@@ -20,6 +20,7 @@ from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.method.core.reflection import MIN_VISIBLE_CHARACTERS, reflection_message
 from r3_openrlhf.method.errors import ConfigError, DataError
 from r3_openrlhf.problems.prompts import (
+    RunPrompts,
     count_tokens,
     problem_message,
     prompt_of,
@@ -62,7 +63,7 @@ def prepare(
     tokenizer, which a plan may lack, the prompts are the problems.
 
     DataError: as `load_problems`, fewer problems than one batch, an `output` of an earlier start
-    with other problems. ConfigError: no problem leaves room for a reflection prompt."""
+    with other problems. ConfigError: no problem leaves room for a reflection prompt, or a teacher's."""
     data = config.data
     room = data.max_len - config.rollout.max_new_tokens  # tokens of a prompt, at most
     problems = drawn_before(data, output)
@@ -94,6 +95,8 @@ def prepare(
         )
     if config.reflection.enabled and tokenizer is not None:
         _check_reflection(config, tokenizer, shortest[1])
+    if config.distill.enabled and tokenizer is not None:
+        _check_teacher(config, tokenizer, shortest[1])
     moved = write_once(output, lines, f"data.path {data.path}", problems.sources)
     for name, counts in counts_of.items():
         if not data.sources:
@@ -269,6 +272,19 @@ def _check_reflection(
             f"data.max_len {data.max_len} leaves {room} tokens for a prompt in addition to rollout.max_new_tokens "
             f"{config.rollout.max_new_tokens}, but the shortest reflection prompt needs {needed}; "
             "use a larger data.max_len or reflection.enabled=false"
+        )
+
+
+def _check_teacher(
+    config: R3Config, tokenizer: PreTrainedTokenizerBase, shortest: Label
+) -> None:
+    """ConfigError: not even the shortest teacher's prompt leaves space for a right response."""
+    solution = "solution " * (MIN_VISIBLE_CHARACTERS // len("solution "))
+    if RunPrompts(config, tokenizer).teacher_of_text(shortest, solution) is None:
+        raise ConfigError(
+            f"a teacher's prompt may have {config.max_teacher_prompt_tokens} tokens (data.max_len less "
+            "rollout.max_new_tokens, and the shown success), but the shortest problem leaves no space for a right "
+            "response in it; use a larger data.max_len or distill.max_prompt_tokens, or distill.coef=0"
         )
 
 

@@ -19,8 +19,10 @@ from r3_openrlhf.config.code_tests import read_tests
 from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.config.idle_rows import why_all_rows_stay
 from r3_openrlhf.config.reward_functions import BUILT_IN, reward_function
+from r3_openrlhf.method.core.distill import TaughtRows
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.problems.label import Label
+from r3_openrlhf.problems.prompts import RunPrompts
 from r3_openrlhf.problems.training_file import PreparedData, read_prompts
 from r3_openrlhf.rewards.answers.references import read_reference
 from r3_openrlhf.rewards.answers.request import GradeRequest
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 
 NUM_EXAMPLES = 3
 _PROMPT_LINES, _LINE_CHARS = 8, 110  # of a prompt on the page; JSON has all of it
+_TEACHER_LINES = 24  # of a teacher's, whose text is around the problem
+SHOWN = "(a right response of this problem)"
 _TRIES = (r"\boxed{{{}}}", "The answer is {}.")
 
 
@@ -77,6 +81,8 @@ class FirstPage:
     algorithm: list[str] = field(default_factory=list)  # of a training run: `algorithm_lines`
     # of history.start: number, origin, three rows
     imported: list[str] = field(default_factory=list)
+    # the prompt after which a response of the first example is scored (distill), as the model reads it
+    teacher: str = ""
 
     def check(self) -> None:
         """ConfigError: something is wrong for sure."""
@@ -119,6 +125,8 @@ class FirstPage:
                 "  grader     ",
                 [f"{response}: {verdict}" for response, verdict in example.said],
             )
+        if self.teacher:
+            found += _beside("Teacher    ", self.teacher.split("\n"), most=_TEACHER_LINES)
         for text in self.imported:
             found += _beside("Imported   ", text.split("\n"))
         found += _beside(
@@ -210,6 +218,7 @@ def algorithm_lines(config: R3Config, *, num_held_out: int | None = None) -> lis
     )
     parts = {
         **{name: getattr(config, name).enabled for name in ("replay", "reflection", "ranking")},
+        "teacher": config.distill.enabled,
         "rehearsal": config.replay.rehearse.share > 0,
         "imported successes": config.has_imported,
         "warm start": config.has_imported and config.replay.imported.warm_start > 0,
@@ -232,6 +241,7 @@ def algorithm_lines(config: R3Config, *, num_held_out: int | None = None) -> lis
         f"on: {', '.join(name for name, is_on in parts.items() if is_on) or 'nothing'}",
         f"off: {', '.join(name for name, is_on in parts.items() if not is_on)}",
         *without,
+        *_teacher_line(config),
         _idle_rows_line(config),
         *_single_response_line(config),
         _held_out_line(config, num_held_out),
@@ -243,6 +253,27 @@ def _single_response_line(config: R3Config) -> list[str]:
         return []
     return [
         "one response a prompt: nothing is compared within a group, so r3/groups counts no mixed or collapsed ones"
+    ]
+
+
+def _teacher_line(config: R3Config) -> list[str]:
+    """Say which rows are taught, by what, and what becomes of their group's advantage."""
+    distill = config.distill
+    if not distill.enabled:
+        return []
+    rows = "every response" if distill.rows == TaughtRows.ALL else "failures"
+    known = f"a right response ({distill.source})"
+    if distill.answer:
+        known += ", or the reference answer,"
+    kept = {
+        "all": "added to its group's advantage",
+        "untaught": "in place of a taught row's group advantage",
+        "none": "the only advantage",
+    }[distill.group_advantage]
+    bound = "" if distill.bound is None else f" within {distill.bound:g} nats"
+    return [
+        f"teacher: {rows} with {known} to show are scored again after it; the gap of each token{bound}, weight "
+        f"{distill.weight}, times {distill.coef:g} is {kept}"
     ]
 
 
@@ -307,7 +338,26 @@ def make_page(
         *(probed.findings if probed is not None else _grader_findings(rows, examples)),
     ]
     rewards = probed.rewards if probed is not None else []
-    return replace(start, examples=examples, findings=found, rewards=rewards)
+    teacher = _teacher_prompt(config, tokenizer, rows)
+    return replace(start, examples=examples, findings=found, rewards=rewards, teacher=teacher)
+
+
+def _teacher_prompt(
+    config: R3Config,
+    tokenizer: PreTrainedTokenizerBase | None,
+    rows: Sequence[tuple[Label, str]],
+) -> str:
+    """Return the teacher's prompt of the first problem with room for it, with a stand-in for the response."""
+    if not config.distill.enabled or tokenizer is None:
+        return ""
+    prompts = RunPrompts(config, tokenizer)
+    for label, _ in rows:
+        prompt = prompts.teacher_of_text(label, SHOWN)
+        if prompt is not None:
+            return str(
+                tokenizer.decode(tokenizer(prompt, add_special_tokens=False)["input_ids"])
+            )
+    return ""
 
 
 def probe(config: RewardConfig, rows: Sequence[tuple[Label, str]]) -> Probe | None:
@@ -427,15 +477,15 @@ def _read_as(task: str, reference: str, problem: str) -> str:
     return f"{read.text} ({read.kind})" if read.kind else read.text
 
 
-def _beside(head: str, lines: Sequence[str]) -> list[str]:
+def _beside(head: str, lines: Sequence[str], *, most: int = _PROMPT_LINES) -> list[str]:
     """Format a stranger's text as a block after `head`, without control characters. "…": a line is cut."""
     cleaned = map(_clean, lines)
     shown = [
         line if len(line) <= _LINE_CHARS else f"{line[: _LINE_CHARS - 1]}…" for line in cleaned
     ]
-    if len(shown) > _PROMPT_LINES:
-        half = _PROMPT_LINES // 2
-        shown = [*shown[:half], f"... {len(shown) - _PROMPT_LINES:,} lines ...", *shown[-half:]]
+    if len(shown) > most:
+        half = most // 2
+        shown = [*shown[:half], f"... {len(shown) - most:,} lines ...", *shown[-half:]]
     return [
         f"{head if number == 0 else ' ' * len(head)}{line}".rstrip()
         for number, line in enumerate(shown)

@@ -21,7 +21,7 @@ _UNKNOWN = "\ufffd"  # what a decoder writes for a part of a character
 MAX_CHARS = 2**16 - 1
 # Tokens of characters that are tried together; the last has all others, however long
 MAX_PARTS = 16
-VALUES = ("token_entropy", "token_logprob", "token_policy_logprob")
+VALUES = ("token_entropy", "token_logprob", "token_policy_logprob", "token_teacher_logprob")
 
 
 def records_of(
@@ -32,6 +32,7 @@ def records_of(
     recalled_prompts: Mapping[int, str] | None = None,
     entropies: Mapping[int, EntropyStatistics] | None = None,
     policy_logprobs: Mapping[int, np.ndarray] | None = None,
+    teacher_logprobs: Mapping[int, np.ndarray] | None = None,
     token_values: TokenValues | str = TokenValues.NONE,
     token_chars: TokenPieces | None = None,
 ) -> list[dict[str, Any]]:
@@ -43,6 +44,7 @@ def records_of(
         recalled_prompts: row index -> a recalled row's own prompt; others have their group's.
         entropies: row index -> what was measured, for a ranking or for the file.
         policy_logprobs: row index -> log-probs of its tokens [T] under the current policy.
+        teacher_logprobs: taught row's index -> those after its teacher's prompt.
         token_chars: counts the characters of the tokens of rows with any value per token.
 
     Raises:
@@ -70,6 +72,9 @@ def records_of(
             record |= {"group_replay": group.replay.value, "group_ranking": group.ranking.value}
             record |= _measured(row, (entropies or {}).get(row.index))
             record["token_policy_logprob"] = _float16((policy_logprobs or {}).get(row.index))
+            record["token_teacher_logprob"] = _float16((teacher_logprobs or {}).get(row.index))
+            fate = batch.lesson_fates.get(row.index)
+            record["distill"] = None if fate is None else fate.value
         # of tools: no one sampled them, so no log-probs
         answers = rollout.given[bool(rollout.prefix_tokens) :]
         is_wanted = wanted is TokenValues.ALL or (

@@ -22,6 +22,7 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.idle_rows import why_all_rows_stay
 from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.method.core.batch_metrics import trained_tokens
+from r3_openrlhf.method.core.distill import Lesson, TeacherScores
 from r3_openrlhf.method.core.estimators import EQ_3, ESTIMATORS, GroupEstimator
 from r3_openrlhf.method.core.losses import IMPORTED_WEIGHTS
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row
@@ -56,6 +57,13 @@ from r3_openrlhf.stack.policy_update import RECALLED
 from r3_openrlhf.stack.read_rows import drawn, passing, set_logprobs
 from r3_openrlhf.stack.step_metrics import ages, entropy_metrics, extra_metrics
 from r3_openrlhf.stack.step_warnings import early_warnings, ungraded_sentence
+from r3_openrlhf.stack.teacher_pass import (
+    choose_lessons,
+    response_logprobs,
+    rows_to_score,
+    scores_of,
+    set_token_advantages,
+)
 
 P99_FACTOR = 10  # limit on the 99th percentile of the gap, in limits on its mean
 SYNC_GAP, SYNC_P99 = "r3/sync/abs_logprob_gap", "r3/sync/p99_logprob_gap"
@@ -83,6 +91,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
         self._recalled_prompts: dict[int, str] = {}  # recalled turn's index -> its prompt
         self._entropies: dict[int, EntropyStatistics] = {}  # row index -> measured in this step
         self._policy_logprobs: dict[int, np.ndarray] = {}  # row -> float32 [T], current policy
+        self._teacher_logprobs: dict[int, np.ndarray] = {}  # taught row -> float32 [T]
 
     def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
         """Upstream's experiences of this step, a row each, with advantages and old log-probs.
@@ -244,6 +253,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
         self.rollouts = [sample.r3_rollout for sample in rollout_samples]
         self._prompts = [sample.prompts[0] for sample in rollout_samples]
         self._entropies, self._policy_logprobs, self._recalled_prompts = {}, {}, {}
+        self._teacher_logprobs = {}
         for rollout in self.rollouts:
             if rollout.verdict is not Verdict.UNGRADED and not math.isfinite(
                 rollout.graded_reward
@@ -272,13 +282,16 @@ class StockExperienceMaker(RemoteExperienceMaker):
         return recalled
 
     def _keep_policy_logprobs(self, experiences: list[Experience], rows: Sequence[Row]) -> None:
-        """Log-probs of the step's forward pass for the file: recalled rows, or by logging.
+        """Log-probs of the step's forward pass for the file: recalled and taught rows, or by logging.
         A fresh row that began with given tokens has none: they are not measured."""
         kept = self.config.logging.token_values
         for experience, position, index in (
             rows_of(experiences) if kept != TokenValues.NONE else ()
         ):
-            if index < len(rows) and (kept == TokenValues.ALL or rows[index].recalled):
+            if index >= len(rows):
+                continue
+            is_compared = rows[index].recalled or rows[index].index in self._teacher_logprobs
+            if kept == TokenValues.ALL or is_compared:
                 found_T = experience.action_log_probs[position][
                     experience.action_mask[position].bool()
                 ]
@@ -393,6 +406,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
             recalled_prompts=self._recalled_prompts,
             entropies=self._entropies,
             policy_logprobs=self._policy_logprobs,
+            teacher_logprobs=self._teacher_logprobs,
             token_values=self.config.logging.token_values,
             token_chars=self._token_chars,
         )
@@ -421,6 +435,9 @@ class R3ExperienceMaker(StockExperienceMaker):
         seconds["r3/time/recall_s"] = self._recall_s
 
         started = time.perf_counter()
+        lessons = choose_lessons(
+            self.r3, config, self.tokenizer, batch, rollout_samples, step=self.step
+        )
         rows = batch.trained
         samples = self._samples(batch, rows, rollout_samples)
         exact = self.r3.rows_to_measure(batch)
@@ -438,12 +455,16 @@ class R3ExperienceMaker(StockExperienceMaker):
             self._exact_entropy(samples_list) if measured else ({}, 0.0)
         )
         experiences = self._rejoined(samples, experiences, unread)
+        started = time.perf_counter()
+        scores = self._teacher_scores(batch, rows, lessons, experiences, sibling=samples[0])
+        seconds["r3/time/teacher_s"] = time.perf_counter() - started
 
         started = time.perf_counter()
         self._entropies = {row.index: found[i] for i, row in enumerate(rows) if i in found}
         self.r3.assign_advantages(
             batch, {batch.rows[i].fresh_source: self._entropies[i] for i in exact}
         )
+        taught = self.r3.teach(batch, scores) if config.distill.enabled else {}
         self._keep_policy_logprobs(experiences, rows)
         off_policy = self._set_old_logprobs(experiences, rows, batch)
         fresh = [None if row.recalled else row.rollout for row in rows]
@@ -452,8 +473,69 @@ class R3ExperienceMaker(StockExperienceMaker):
             self._set_sampling_logprobs(experiences, fresh)
         self._set_advantages(experiences, rows)
         seconds["r3/time/advantage_s"] = time.perf_counter() - started
-        self._report(batch, gaps, {**off_policy, **seconds})
+        self._report(batch, gaps, {**off_policy, **seconds, **taught})
         return experiences
+
+    # ── a teacher from the store ──
+
+    def _teacher_scores(
+        self,
+        batch: MixedBatch,
+        rows: list[Row],
+        lessons: list[Lesson],
+        experiences: list[Experience],
+        *,
+        sibling: Experience,
+    ) -> dict[int, TeacherScores]:
+        """Score the taught rows after their teacher's prompts. Row index -> log-probs of both.
+
+        Args:
+            experiences: of the policy's pass, before any log-prob of an old policy is written there."""
+        if not lessons:
+            return {}
+        taught = {place: row for place, row in enumerate(rows) if row.index in batch.lessons}
+        of_rows = response_logprobs(
+            experiences, {place: row.rollout for place, row in taught.items()}
+        )
+        student = {rows[place].index: values for place, values in of_rows.items()}
+        scored = rows_to_score(
+            lessons,
+            batch,
+            self.tokenizer,
+            sibling=sibling,
+            ranks=effective_ranks(self.args),
+        )
+        passes = self._micro_batches(scored)
+        places = set(range(len(lessons)))
+        needs_entropy = self.config.distill.needs_entropy
+        if needs_entropy:
+            self._announce_entropy(passes, places, tokens=True)
+        self._score(passes)
+        entropies = self._exact_entropy(passes)[0] if needs_entropy else {}
+        teacher = response_logprobs(
+            passes, {place: batch.rows[lessons[place].row].rollout for place in places}
+        )
+        if self.config.logging.token_values != TokenValues.NONE:
+            self._teacher_logprobs = {
+                lesson.row: teacher[place] for place, lesson in enumerate(lessons)
+            }
+        return scores_of(lessons, batch, teacher, student, entropies)
+
+    def _score(self, passes: list[Experience]) -> None:
+        """Set the log-probs of micro-batches under the policy, as upstream's make_experience does
+        (:155-160, :200), without a reference, critic or reward."""
+        args = self.args
+        found = self._dispatch_forward(
+            self.actor_model_group,
+            args.train.colocate_all or args.train.colocate_actor_ref,
+            sequences=[one.sequences for one in passes],
+            action_mask=[one.action_mask for one in passes],
+            attention_mask=[one.attention_mask for one in passes],
+        )
+        duplicates = args.ds.ring_attn_size * args.ds.tensor_parallel_size
+        logprobs = self._flatten_results(found, duplicates)
+        for one, logprobs_BA in zip(passes, logprobs, strict=True):
+            one.action_log_probs = logprobs_BA
 
     def _idle_rows(self, batch: MixedBatch, rows: list[Row], measured: set[int]) -> set[int]:
         """Return the places in `rows` of fresh rows that have advantage 0 and are not measured."""
@@ -492,11 +574,14 @@ class R3ExperienceMaker(StockExperienceMaker):
 
     # ── SERR ──
 
-    def _announce_entropy(self, samples_list: list[Experience], wanted: set[int]) -> None:
+    def _announce_entropy(
+        self, samples_list: list[Experience], wanted: set[int], *, tokens: bool = False
+    ) -> None:
+        """Ask for exact entropy of rows in the next pass. tokens: of each token, whatever is logged."""
         rows = [[index in wanted for index in samples.index] for samples in samples_list]
         ray.get(
             self.actor_model_group.async_run_method_batch(
-                method_name="expect_entropy", rows=rows
+                method_name="expect_entropy", rows=rows, tokens=[tokens] * len(rows)
             )
         )
 
@@ -585,6 +670,9 @@ class R3ExperienceMaker(StockExperienceMaker):
             )
             experience.returns = returns_to_go(reward_BA, mask_BA)
             experience.advantages = experience.returns.clone()
+            for position, index in enumerate(experience.index):
+                if index < len(rows) and rows[index].token_advantages is not None:
+                    set_token_advantages(experience, position, rows[index])
             if (weight := IMPORTED_WEIGHTS[self.config.replay.imported.weight]) is not None:
                 for position, index in enumerate(experience.index):
                     # ratio 1: the policy's own log-probs

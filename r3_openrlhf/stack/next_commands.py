@@ -12,6 +12,7 @@ OF_THE_ARM = (
     *(
         "advantage.",
         "critic.",
+        "distill.",
         "exploration.",
         "history.",
         "ranking.",

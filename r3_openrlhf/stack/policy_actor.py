@@ -68,7 +68,7 @@ class R3PolicyActor(UpstreamPolicyActor):
         ppo_actor.ActorPPOTrainer = R3ActorTrainer  # as :571 does
         self._peak_fraction = config.ranking.peak_fraction
         self._keeps_tokens = config.logging.token_values != TokenValues.NONE
-        self._wanted: deque[list[bool]] = deque()
+        self._wanted: deque[tuple[list[bool], bool]] = deque()
         self._entropy: list[EntropyPass] = []
         super().init_model_from_pretrained(*args, **kwargs)
         flags = self.strategy.args
@@ -121,9 +121,11 @@ class R3PolicyActor(UpstreamPolicyActor):
         ):
             super().broadcast_to_vllm()
 
-    def expect_entropy(self, rows: list[bool]) -> None:
-        """Say which rows of the next `forward` without such a message need exact entropy."""
-        self._wanted.append(rows)
+    def expect_entropy(self, rows: list[bool], tokens: bool = False) -> None:
+        """Say which rows of the next `forward` without such a message need exact entropy.
+
+        tokens: keep that of each token, which logging.token_values alone keeps otherwise."""
+        self._wanted.append((rows, tokens or self._keeps_tokens))
 
     def pop_entropy(self) -> list[EntropyPass]:
         """One for each announced forward pass since the last call."""
@@ -139,7 +141,7 @@ class R3PolicyActor(UpstreamPolicyActor):
         mm_train_inputs_list=None,
     ):
         """Old log-probs [B, A] (ppo_actor.py:602-632), and the entropy statistics asked for."""
-        rows = self._wanted.popleft() if self._wanted else []
+        rows, keeps_tokens = self._wanted.popleft() if self._wanted else ([], False)
         if not any(rows):
             if rows:
                 self._entropy.append(EntropyPass(torch.full((len(rows), 2), math.nan), 0.0, {}))
@@ -163,7 +165,7 @@ class R3PolicyActor(UpstreamPolicyActor):
             statistics_B2[row] = torch.tensor(
                 entropy_statistics(values_T, peak_fraction=self._peak_fraction)
             )
-            if self._keeps_tokens:
+            if keeps_tokens:
                 tokens[row] = values_T.clamp(min=0).to(torch.float16).numpy()
         self._entropy.append(EntropyPass(statistics_B2, seconds, tokens))
         return logprobs_BA.to("cpu")

@@ -75,6 +75,12 @@ def check_context(config: R3Config, model: str) -> tuple[R3Config, list[str]]:
             f"data.max_len is {config.data.max_len}, but model.path {config.model.path} has {longest} positions; "
             f"use data.max_len={longest} or less"
         )
+    if longest is not None and config.distill.enabled and config.longest_taught_row > longest:
+        raise ConfigError(
+            f"distill.coef is {config.distill.coef}: a teacher's prompt with a response may have "
+            f"{config.longest_taught_row} tokens, but model.path {config.model.path} has {longest} positions; use a "
+            "smaller distill.max_success_tokens or distill.max_prompt_tokens"
+        )
     heads = getattr(found, "num_attention_heads", None)
     if heads is not None:
         check_split(

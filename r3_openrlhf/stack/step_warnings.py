@@ -30,8 +30,18 @@ MIXED, RECALLED, REHEARSED = (
     "r3/replay/recalled",
     "r3/replay/rehearsed",
 )
+TAUGHT, DOUBTED, AT_BOUND = (
+    "r3/distill/taught",
+    "r3/distill/doubted_share",
+    "r3/distill/at_bound_share",
+)
+MOST_TOKENS = 0.5  # of the taught ones
+SHORTER = 0.5  # times as long, where rows are taught
 LOWER_RATE = 0.1  # of the fresh rollouts in mixed groups, since stored rows train
-KEYS = ("step", LENGTH, CUT, ENTROPY, ASLEEP, MIXED, RECALLED, REHEARSED)
+KEYS = (
+    *("step", LENGTH, CUT, ENTROPY, ASLEEP, MIXED, RECALLED, REHEARSED),
+    *(TAUGHT, DOUBTED, AT_BOUND),
+)
 
 
 def early_warnings(rollouts: Sequence[Rollout], *, step: int) -> dict[str, str]:
@@ -114,6 +124,7 @@ def trend_warnings(lines: Sequence[Mapping[str, float]]) -> dict[str, str]:
     elif length and first_length and length >= LONGER * first_length:
         found["length"] = SENTENCES["length"].format(step=step, now=length, first=first_length)
     found |= _lower_rate(lines)
+    found |= _teacher_warnings(now, then, step=step)
     entropy, first_entropy = mean(now, ENTROPY), mean(then, ENTROPY)
     if (
         entropy is not None
@@ -121,8 +132,30 @@ def trend_warnings(lines: Sequence[Mapping[str, float]]) -> dict[str, str]:
         and not LOW_ENTROPY <= entropy / first_entropy <= HIGH_ENTROPY
     ):
         why = SENTENCES["entropy_fell" if entropy < first_entropy else "entropy_rose"]
+        if entropy < first_entropy and mean(now, TAUGHT):
+            why = SENTENCES["entropy_fell_taught"]
         found["entropy"] = SENTENCES["entropy"].format(
             step=step, now=entropy, first=first_entropy, why=why
+        )
+    return found
+
+
+def _teacher_warnings(
+    now: Sequence[Mapping[str, float]], then: Sequence[Mapping[str, float]], *, step: int
+) -> dict[str, str]:
+    """Say where a teacher (method/core/distill.py) doubts most of what it scores, or responses collapse beside it."""
+    if not mean(now, TAUGHT):
+        return {}
+    found = {}
+    doubted, at_bound = mean(now, DOUBTED), mean(now, AT_BOUND)
+    if doubted is not None and doubted >= MOST_TOKENS:
+        found["teacher doubts"] = SENTENCES["teacher_doubts"].format(step=step, share=doubted)
+    if at_bound is not None and at_bound >= MOST_TOKENS:
+        found["teacher bound"] = SENTENCES["teacher_bound"].format(step=step, share=at_bound)
+    length, first_length = mean(now, LENGTH), mean(then, LENGTH)
+    if length is not None and first_length and length <= SHORTER * first_length:
+        found["teacher length"] = SENTENCES["teacher_length"].format(
+            step=step, now=length, first=first_length
         )
     return found
 

@@ -43,7 +43,9 @@ def name_wandb_run(config: R3Config, run: RunDirectory) -> None:
     if not file.exists():
         file.write_text(secrets.token_hex(8))
     parts = [
-        name for name in ("replay", "reflection", "ranking") if getattr(config, name).enabled
+        name
+        for name in ("replay", "reflection", "ranking", "distill")
+        if getattr(config, name).enabled
     ]
     tags = ",".join([f"algo={config.algorithm_name}", f"seed={config.train.seed}", *parts])
     group = config.arm or config.algorithm_name

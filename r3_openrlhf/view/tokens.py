@@ -106,6 +106,16 @@ class TokenValues:
     # under the policy of this step, before its update
     policy_logprobs: np.ndarray | None = None
     entropies: np.ndarray | None = None  # nats, under the policy of this step
+    # of a taught row under the same policy, after its teacher's prompt (method/core/distill.py)
+    teacher_logprobs: np.ndarray | None = None
+
+    @property
+    def teacher_gap(self) -> np.ndarray | None:
+        """Return teacher less policy, nats [T]."""
+        if self.teacher_logprobs is None or self.policy_logprobs is None:
+            return None
+        policy = self.policy_logprobs.astype(np.float32)
+        return self.teacher_logprobs.astype(np.float32) - policy
 
     def as_json(self, place: int, peak_fraction: float | None) -> dict[str, Any]:
         """Return the values for a page, in 1 / SCALE, and the tokens that make the peak entropy."""
@@ -114,7 +124,12 @@ class TokenValues:
         ratio = None
         if self.policy_logprobs is not None and self.logprobs is not None:
             ratio = self.policy_logprobs.astype(np.float32) - self.logprobs.astype(np.float32)
-        values = {"logprob": self.logprobs, "entropy": self.entropies, "ratio": ratio}
+        values = {
+            "logprob": self.logprobs,
+            "entropy": self.entropies,
+            "ratio": ratio,
+            "teacher": self.teacher_gap,
+        }
         ids = {} if self.ids is None else {"ids": self.ids.tolist()}
         numbers = {
             name: np.rint(np.asarray(value, dtype=np.float64) * SCALE).astype(np.int64).tolist()
@@ -226,6 +241,7 @@ def _values(
         else stored.rollout.response_logprobs,
         policy_logprobs=column.get("token_policy_logprob"),
         entropies=column.get("token_entropy"),
+        teacher_logprobs=column.get("token_teacher_logprob"),
     )
 
 

@@ -215,6 +215,34 @@ def test_a_stored_success_and_a_ranking_of_truncated_rows_meet_in_one_group(trai
     check_token_mean(log)
 
 
+@pytest.mark.parametrize("weight", ["equal", "confident"])
+def test_a_failure_learns_from_its_groups_success_token_by_token(there, weight):
+    """What the model says of the failure's tokens after "success+problem", less what it says after the problem."""
+    distill = {"coef": 0.5, "bound": 1.0, "weight": weight, "template": "{solution}+{problem}"}
+    trainer, log = runs.train(
+        there, {"2+2=": [1.0, 0.0, 0.0, 0.0]}, r3=runs.OFF | {"distill": distill}
+    )
+    (rows,) = groups_of(log).values()
+    right, *wrong = sorted(rows, key=lambda row: -row["advantage"][0])
+    success = "".join(runs.WORDS[token] for token in right["ids"] if token != END)
+    prompt = runs.tokenizer()(f"{success}+2+2=")["input_ids"]
+    assert right["advantage"] == approx([eq3(1, 0, 0, 0)[0]] * len(right["ids"]))
+    for row in wrong:
+        sequence = torch.tensor([[*prompt, *row["ids"]]])
+        with torch.no_grad():
+            logits = trainer.model(input_ids=sequence).logits[0, len(prompt) - 1 : -1]
+        taught = logits.log_softmax(-1)
+        said = taught.gather(1, torch.tensor(row["ids"])[:, None])[:, 0]
+        gap = (said - torch.tensor(current(row))).clamp(-1, 1)
+        certain = (taught.exp() * taught).sum(-1).exp()
+        if weight == "confident":
+            gap *= certain / certain.mean()
+        value = eq3(1, 0, 0, 0)[1]
+        assert row["advantage"] == approx((value + 0.5 * gap).tolist(), abs=1e-4)
+    (metrics,) = [line for line in trainer.state.log_history if "r3/distill/taught" in line]
+    assert metrics["r3/distill/taught"] == 3
+
+
 def test_a_hard_problem_has_a_further_group_whose_prompt_shows_an_error(train):
     """Two epochs; 1+1 is hard in the second. Its plain group stays, and so does the other problem's."""
     log = train({"1+1=": WRONG, "2+2=": RIGHT}, r3=settings(reflection={}), max_steps=2)
@@ -420,6 +448,7 @@ def test_two_processes_train_what_one_trains(there):
         "r3/replay/rehearsed",
         "r3/reflection/groups",
         "r3/ranking/rows",
+        "r3/distill/taught",
     ):
         assert sum(line[name] for line in one["metrics"]) > 0, name
 
@@ -449,6 +478,14 @@ REFUSED = {
     "states": (
         dict(r3=REPLAY | {"exploration": {"rrl": {"ratio": 0.5}}}),
         "exploration.rrl.ratio, which needs a critic",
+    ),
+    "a teacher's logits": (
+        dict(r3=REPLAY | {"distill": {"coef": 1.0, "loss": "reverse_kl"}}),
+        "distill.loss reverse_kl; use policy_gradient",
+    ),
+    "a teacher and a ratio of responses": (
+        dict(r3=REPLAY | {"distill": {"coef": 1.0}}, importance_sampling_level="sequence"),
+        "distill beside importance_sampling_level other than token",
     ),
     "several rewards": (
         dict(rewards=[by_content, two]),

@@ -232,8 +232,9 @@ def rows_of(log):
                 "prompt": "".join(WORDS[token] for token in ids),
                 "ids": inputs["completion_ids"][i][mask].tolist(),
             }
+            advantage = inputs["advantages"][i]
             row |= {
-                "advantage": inputs["advantages"][i].item(),
+                "advantage": advantage[mask].tolist() if advantage.dim() else advantage.item(),
                 "distribution": inputs["distribution"][i][mask],
             }
             for name in ("old", "ref"):
@@ -245,6 +246,7 @@ def rows_of(log):
 
 FEW = [f"{a}+{b}=" for a in range(4) for b in range(2)]
 THROUGHOUT = settings(replay={"k": 1, "rehearse": {"share": 0.25}}, ranking={}, reflection={})
+THROUGHOUT |= {"distill": {"coef": 0.5, "template": "{solution}+{problem}"}}
 
 
 def on_ranks(directory, **options):

@@ -8,6 +8,7 @@ import pytest
 from r3_openrlhf.config import DataConfig, R3Config, RewardConfig
 from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.method.settings import DistillSettings
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.prompts import render
 from r3_openrlhf.runs.first_page import Example, FirstPage, make_page, probe
@@ -15,7 +16,7 @@ from r3_openrlhf.runs.overview import odd_rows, overview
 from tests.families import FAMILIES, load_tokenizer, write_model
 
 
-def page_of(tmp_path, references, *, name="Qwen2.5-Instruct", **model):
+def page_of(tmp_path, references, *, name="Qwen2.5-Instruct", distill=None, **model):
     directory = str(write_model(tmp_path / "m", FAMILIES[name], **model))
     tokenizer, data = load_tokenizer(directory), DataConfig()
     labels = [
@@ -24,7 +25,10 @@ def page_of(tmp_path, references, *, name="Qwen2.5-Instruct", **model):
     ]
     rows = [(label, render(tokenizer, data, label.problem)) for label in labels]
     config = R3Config(
-        run_dir="run", data=data, reward=RewardConfig(num_workers=1, timeout_s=60)
+        run_dir="run",
+        data=data,
+        reward=RewardConfig(num_workers=1, timeout_s=60),
+        distill=distill or DistillSettings(),
     )
     start = FirstPage(used=60, left_out={"longer than 90 tokens": 4}, steps=7)
     return make_page(start, config, tokenizer, directory, rows)
@@ -46,6 +50,15 @@ def test_what_is_read_and_what_the_grader_says(tmp_path):
     )
     assert "  prompt     <|im_start|>user\n             Problem 0?<|im_end|>\n" in text
     assert json.loads(json.dumps(page.as_dict()))["read"] == 64
+
+
+def test_the_page_shows_one_teachers_prompt_as_the_model_reads_it(tmp_path):
+    assert page_of(tmp_path, ["72"]).teacher == ""
+    page = page_of(tmp_path, ["72"], distill=DistillSettings(coef=0.1))
+    assert page.teacher.startswith("<|im_start|>user\nProblem 0?\n\nBelow is a solution")
+    assert page.teacher.endswith("<|im_end|>\n<|im_start|>assistant\n")
+    text = "\n".join(page.lines())
+    assert "\n           (a right response of this problem)\n" in text
 
 
 def test_a_line_that_is_cut_says_so_and_the_rewards_are_not_cut(tmp_path):

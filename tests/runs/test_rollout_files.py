@@ -50,6 +50,7 @@ def rollout(step=1, **changes):
         "reward": 0.25,
         "ranked": True,
         "advantage": -0.5,
+        "distill": None,
         "recalled_from": None,
         "truncated": True,
         "num_tokens": 3,
@@ -75,6 +76,7 @@ def rollout(step=1, **changes):
 
 MISSING = {
     "origin": None,
+    "distill": None,
     "answer": None,
     "extras": None,
     "prompt": None,
@@ -198,6 +200,7 @@ def test_a_problem_is_found_in_any_row_group(tmp_path):
 def test_columns_that_a_file_does_not_have_are_null(tmp_path):
     file = write_step(tmp_path, 1, [rollout(), rollout(uid="q")])
     new = (
+        "distill",
         "answer",
         "prompt",
         "prefix_tokens",

@@ -67,7 +67,7 @@ class Given:
             samples.kl = torch.zeros_like(samples.rollout_log_probs)
         return samples_list
 
-    def _announce_entropy(self, samples_list, wanted):
+    def _announce_entropy(self, samples_list, wanted, *, tokens=False):  # noqa: ARG002
         self.wanted = wanted
 
     def _exact_entropy(self, samples_list):

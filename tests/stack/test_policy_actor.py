@@ -71,6 +71,13 @@ def test_entropy_of_the_rows_that_asked(model, rows):
         # half precision
         assert tokens[row].tolist() == pytest.approx(values.tolist(), rel=1e-3, abs=1e-4)
     assert policy.pop_entropy() == []
+    # where nothing is logged, those of a teacher are kept all the same
+    policy._keeps_tokens = False
+    policy.expect_entropy([True] * 5)
+    policy.expect_entropy([True] * 5, tokens=True)
+    forward(), forward()
+    (*_, logged), (*_, kept) = policy.pop_entropy()
+    assert logged == {} and set(kept) == set(range(5))
 
 
 def test_making_a_buffer_leaves_the_device_of_other_threads_alone():

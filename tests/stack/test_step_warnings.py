@@ -5,12 +5,15 @@ import pytest
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.stack.step_warnings import (
     ASLEEP,
+    AT_BOUND,
     CUT,
+    DOUBTED,
     ENTROPY,
     LENGTH,
     MIXED,
     RECALLED,
     REHEARSED,
+    TAUGHT,
     WINDOW,
     early_warnings,
     trend_warnings,
@@ -88,6 +91,32 @@ CALM = {LENGTH: 3000.0, CUT: 0.05, ENTROPY: 0.5}
 )
 def test_what_is_worth_a_sentence(change, kinds):
     assert set(trend_warnings(lines(CALM, CALM | change))) == kinds
+
+
+@pytest.mark.parametrize(
+    ("change", "kinds"),
+    [
+        ({}, set()),
+        ({DOUBTED: 0.49, AT_BOUND: 0.49}, set()),
+        ({DOUBTED: 0.5}, {"teacher doubts"}),
+        ({AT_BOUND: 0.5}, {"teacher bound"}),
+        ({LENGTH: 1499.0}, {"teacher length"}),
+        ({LENGTH: 1501.0}, set()),
+        ({TAUGHT: 0.0, DOUBTED: 0.9, LENGTH: 1499.0}, set()),
+    ],
+)
+def test_what_a_teacher_does_is_worth_a_sentence(change, kinds):
+    taught = CALM | {TAUGHT: 8.0, DOUBTED: 0.2, AT_BOUND: 0.1}
+    said = trend_warnings(lines(CALM, taught | change))
+    assert set(said) == kinds
+    assert all("distill" in sentence for sentence in said.values())
+
+
+def test_a_collapse_of_the_entropy_beside_a_teacher_names_the_teacher():
+    fell = trend_warnings(lines(CALM, CALM | {ENTROPY: 0.1, TAUGHT: 8.0}))["entropy"]
+    assert "a lower distill.coef" in fell
+    rose = trend_warnings(lines(CALM, CALM | {ENTROPY: 1.6, TAUGHT: 8.0}))["entropy"]
+    assert "distill" not in rose
 
 
 def test_the_sentences_name_numbers_and_a_way_out():

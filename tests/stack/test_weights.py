@@ -10,11 +10,13 @@ import pytest
 import torch
 
 import tests.stack.cpu_only  # noqa: F401
+from r3_openrlhf.runs.rollout_files import file_of, read_step, read_tokens
 from tests.stack.training import lines, rollouts_of, train
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 RUNS = {
     "grpo": ("algo=grpo", "train.max_steps=4", "checkpoint.save_steps=2"),
+    "r3_teacher": ("algo=r3_teacher", "train.max_steps=4", "checkpoint.save_steps=2"),
     "ppo": ("algo=ppo", "checkpoint.save_steps=4"),
     "rrl": (
         "algo=rrl",
@@ -72,6 +74,26 @@ def as_killed(run_dir, copy, *, step):
     return copy
 
 
+def assert_taught_alike(whole, continued):
+    """The same rows have a teacher that says the same of each of their tokens, before and after the kill."""
+    found, expected = (taught_rows(run) for run in (continued, whole))
+    assert found == expected
+    for line in lines(whole / "metrics.jsonl"):
+        assert line["r3/distill/taught"] > 0
+
+
+def taught_rows(run_dir):
+    """(step, problem, response, teacher's log-probs) of every taught row."""
+    found = []
+    for step in range(1, 5):
+        file = file_of(run_dir / "rollouts", step)
+        for row, values in zip(read_step(file), read_tokens(file), strict=True):
+            if row["distill"] == "taught":
+                said = values["token_teacher_logprob"].tolist()
+                found.append((step, row["uid"], row["text"], said))
+    return found
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("algo", RUNS)
 def test_a_run_that_was_killed_has_the_weights_of_one_that_was_not(tmp_path, algo):
@@ -88,6 +110,8 @@ def test_a_run_that_was_killed_has_the_weights_of_one_that_was_not(tmp_path, alg
         for run in (whole, continued)
     ]
     assert rows[0] == rows[1]
+    if algo == "r3_teacher":
+        assert_taught_alike(whole, continued)
     if algo == "ppo":  # the critic is better than a constant by then
         assert min(line["r3/critic/explained_variance"] for line in metrics[-2:]) > 0
     if algo == "rrl":

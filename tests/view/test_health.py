@@ -23,6 +23,7 @@ RED = {
     "truncated": (0.6, 0.6),
     "rise of truncated": (0.1, 0.45),
     "mixed groups": (0.0, 0.0),
+    "doubted by the teacher": (0.9, 0.9),
     "gradient norm": (0.0, 0.0),
     "growth of the gradient norm": (1.0, 200.0),
     "recalled": (0.0, 0.0),
@@ -50,6 +51,7 @@ HEALTHY = {
     "r3/reflection/groups": 1.0,
     "r3/reflection/accuracy": 0.6,
     "r3/reflection/plain_accuracy": 0.6,
+    "r3/distill/doubted_share": 0.2,
     "grad_norm": 1.0,
 }
 

@@ -279,6 +279,15 @@ def test_peak_tokens_of_the_worked_example_and_how_numbers_are_written():
     assert values.as_json(0, None)["logprob"] == [-1235, 0, -120000]  # ten thousandths
 
 
+def test_a_taught_row_has_what_its_teacher_adds_to_each_token():
+    policy, teacher = np.array([-1.0, -2.0], np.float16), np.array([-0.5, -4.0], np.float16)
+    values = TokenValues(pieces=["a", "b"], policy_logprobs=policy, teacher_logprobs=teacher)
+    assert values.as_json(0, None)["teacher"] == [5000, -20000]
+    assert "teacher" not in TokenValues(pieces=["a", "b"], policy_logprobs=policy).as_json(
+        0, None
+    )
+
+
 # ── runs ──
 
 

@@ -20,6 +20,7 @@ from dataclasses import astuple, dataclass, field
 import numpy as np
 
 from r3_openrlhf.method.core.advantages import amplify_successes, keep_order
+from r3_openrlhf.method.core.distill import Lesson, LessonFate
 from r3_openrlhf.method.core.estimators import GROUP_NORM, GroupEstimator, mean_baseline
 from r3_openrlhf.method.core.groups import (
     WITH_REWARDS,
@@ -67,7 +68,9 @@ class Row:
         reward: the value that the advantage was made of: the outcome reward, in a ranked group
             with its part of the ranking (`ranked_rewards`).
         old_logprobs: what the row's ratio is taken against, float32 [response tokens]; None: the
-            current policy's own."""
+            current policy's own.
+        token_advantages: of a taught row, float32 [response tokens] (method/core/distill.py); None:
+            each token has `advantage`."""
 
     index: int
     rollout: Rollout
@@ -80,6 +83,7 @@ class Row:
     tied: bool = False
     advantage: float = 0.0
     old_logprobs: np.ndarray | None = None
+    token_advantages: np.ndarray | None = None
 
     @property
     def recalled(self) -> bool:
@@ -174,6 +178,8 @@ class MixedBatch:
         self.groups: list[Group] = []
         self.num_ungraded = sum(r.verdict is Verdict.UNGRADED for r in rollouts)
         self.num_left_out_groups = 0
+        self.lessons: dict[int, Lesson] = {}  # row -> its teacher (method/core/distill.py)
+        self.lesson_fates: dict[int, LessonFate] = {}  # fresh row -> has it a teacher
         self._alone: list[int] = []  # the only graded rollouts of groups that are left out
         members: dict[Hashable, list[int]] = defaultdict(list)
         for index, group_id in enumerate(group_ids):

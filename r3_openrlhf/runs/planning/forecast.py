@@ -11,6 +11,7 @@ from typing import Any
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.words import TokenValues
+from r3_openrlhf.method.core.distill import TaughtRows
 from r3_openrlhf.method.r3 import FIRST_REFLECTION_EPOCH
 from r3_openrlhf.runs.planning import formulas as f
 from r3_openrlhf.runs.planning.hardware import Gpu
@@ -20,6 +21,7 @@ from r3_openrlhf.runs.planning.shapes import ModelShape
 HUB_PROBLEMS = {"agentica-org/DeepScaleR-Preview-Dataset": 40_315, "openai/gsm8k": 7_473}
 # Shares of a step's groups, assumed (docs/cluster.md#planning-a-run)
 COLLAPSED, HARD = 0.45, 0.20
+TAUGHT = 0.5  # of a step's rows: those that fail and have a success to show
 BATCHED_TOKENS = 8192  # of an engine step, as stack/rollout_engine.py sets it
 # host memory of a process with torch, before its first tensor. Assumed
 PROCESS_BYTES = 3 * 2**30
@@ -240,6 +242,8 @@ class _Run:
     def _tokens(self, section: str) -> tuple[int, int]:
         """Tokens of the largest micro-batch, and those whose logits are in memory at once."""
         longest, train = self.config.data.max_len, self.config.train
+        if section == "rollout" and self.config.distill.enabled:
+            longest = max(longest, self.config.longest_taught_row)
         tokens = longest * getattr(self.config, section).micro_batch_size
         if train.dynamic_batch:
             limit = self.config.rollout.max_tokens_per_gpu if section == "rollout" else None
@@ -388,6 +392,7 @@ class _Run:
         )
         gathered = self.zero.forward_traffic(shape.params, passes=self.passes("rollout"))
         logprobs += passes * self.collective_s(gathered, rates)
+        logprobs += self.teacher_s(rates)
         checkpointing, tokens = (
             config.model.gradient_checkpointing,
             tokens * config.train.inner_epochs,
@@ -413,6 +418,22 @@ class _Run:
         )
         sync += self.collective_s(self.zero.forward_traffic(shape.params, passes=1), rates)
         return sampling, logprobs, update, sync
+
+    def teacher_s(self, rates: f.Rates) -> float:
+        """Estimate the seconds of the taught rows' pass after their teacher's prompts, which show a success."""
+        distill = self.config.distill
+        if not distill.enabled:
+            return 0.0
+        share = 1.0 if distill.rows == TaughtRows.ALL else TAUGHT
+        rows = min(share, distill.max_share) * self.recorded
+        length = self.length + min(self.mean, distill.max_success_tokens)
+        flops = f.forward_flops(self.shape, tokens=rows * length, length=length)
+        # as many gathers as the rows' part of the pass of all rows
+        passes = math.ceil(self.passes("rollout") * rows / self.trained)
+        gathered = self.zero.forward_traffic(self.shape.params, passes=passes)
+        return flops / (rates.forward * self.ranks * self.gpu.flops) + self.collective_s(
+            gathered, rates
+        )
 
     def passes(self, section: str) -> int:
         """Count the micro-batches of one rank in a step, of log-probs ("rollout") or the update."""

@@ -4,7 +4,7 @@
   const said = document.getElementById("token-said");
   const CHUNK = 300; // tokens that become elements at a time, when they come into view
   const FIRST = 2400; // characters of a response that are laid out at once: more than fit into its box
-  const TOP = { logprob: 6, entropy: 4, ratio: 0.7 }; // nats that have the darkest colour; of a ratio its logarithm
+  const TOP = { logprob: 6, entropy: 4, ratio: 0.7, teacher: 5 }; // nats that have the darkest colour; of a ratio its logarithm
 
   // ── long responses ──
   // Layout takes a long response tens of milliseconds. What is out of its box has the class `later`, and is laid out when somebody
@@ -180,7 +180,9 @@
   }
   const ratio = (values, i) => Math.exp(value(values, "ratio", i));
   const isClipped = (values, i) => values.clip && (ratio(values, i) < values.clip[0] || ratio(values, i) > values.clip[1]);
-  const isMarked = (values, by, i) => by === "ratio" ? isClipped(values, i) : by === "entropy" && values.peakSet.has(i);
+  const isDoubted = (values, i) => value(values, "teacher", i) <= -Math.log(2); // the teacher finds it half as likely, or less
+  const marks = { ratio: isClipped, teacher: isDoubted, entropy: (values, i) => values.peakSet.has(i) };
+  const isMarked = (values, by, i) => by in marks && marks[by](values, i);
   const look = (values, by, i) => `h${bucket(values, by, i)}${isMarked(values, by, i) ? " peak" : ""}`;
   function describe(values, i) {
     const parts = [`${i}`, `“${shown(values.pieces[i])}”`];
@@ -188,6 +190,7 @@
     if ("logprob" in values) parts.push(`log-prob ${value(values, "logprob", i).toFixed(4)}`, `p ${Math.exp(value(values, "logprob", i)).toPrecision(3)}`);
     if ("entropy" in values) parts.push(`entropy ${value(values, "entropy", i).toFixed(4)}${values.peakSet.has(i) ? " (in the peak)" : ""}`);
     if ("ratio" in values) parts.push(`ratio ${ratio(values, i).toFixed(4)}${isClipped(values, i) ? " (outside the clip range)" : ""}`);
+    if ("teacher" in values) parts.push(`teacher ${value(values, "teacher", i) > 0 ? "+" : ""}${value(values, "teacher", i).toFixed(4)}`);
     return parts.join("   ");
   }
   class Heat {
@@ -260,12 +263,13 @@
   if (own) {
     const { responses: [values], clip } = JSON.parse(own.textContent);
     prepare(values, clip);
-    const first = ["logprob", "entropy", "ratio"].find((by) => by in values);
+    const first = ["logprob", "entropy", "ratio", "teacher"].find((by) => by in values);
     const heat = new Heat(document.getElementById("heat"), values, first);
     const map = document.getElementById("minimap");
     const ends = document.querySelectorAll(".scale > span");
     const paint = () => {
-      [ends[0].textContent, ends[1].textContent] = heat.by === "ratio" ? ["ratio 1", "far from it"] : ["sure", "surprised"];
+      const scales = { ratio: ["ratio 1", "far from it"], teacher: ["the teacher agrees", "it does not"] };
+      [ends[0].textContent, ends[1].textContent] = scales[heat.by] || ["sure", "surprised"];
       const width = map.width = map.clientWidth, context = map.getContext("2d"), count = values.pieces.length;
       const ink = getComputedStyle(document.documentElement).getPropertyValue("--heat");
       for (let x = 0; x < width; x++) {
@@ -288,7 +292,8 @@
     for (const i of order) {
       const row = document.querySelector("#surprising tbody").insertRow();
       const cells = [String(i), shown(values.pieces[i]), "logprob" in values ? value(values, "logprob", i).toFixed(4) : "–", "logprob" in values ? Math.exp(value(values, "logprob", i)).toPrecision(3) : "–", "entropy" in values ? value(values, "entropy", i).toFixed(4) : "–"];
-      if (document.querySelector("#surprising th:nth-child(6)")) cells.push("ratio" in values ? ratio(values, i).toFixed(4) : "–");
+      if ("ratio" in values) cells.push(ratio(values, i).toFixed(4));
+      if ("teacher" in values) cells.push(value(values, "teacher", i).toFixed(4));
       cells.forEach((text, place) => {
         const cell = row.insertCell();
         cell.className = place === 1 ? "" : "r";

@@ -11,8 +11,9 @@ from transformers import AutoConfig
 from r3_openrlhf.config.loading import experiments, load_config
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.planning.forecast import make_plan, num_problems_of
-from r3_openrlhf.runs.planning.formulas import SLOW
+from r3_openrlhf.runs.planning.formulas import RATES, SLOW, forward_flops
 from r3_openrlhf.runs.planning.hardware import GPUS, GiB
+from r3_openrlhf.runs.planning.history_forecast import PROMPT_TOKENS
 from r3_openrlhf.runs.planning.shapes import shape_of
 from r3_openrlhf.runs.planning.verdict import (
     check_split,
@@ -72,6 +73,22 @@ def test_a_critic_is_a_second_model_with_states_of_its_own():
     assert of_ppo == pytest.approx(2 * of_grpo)
     awake = phase(planned(small("algo=ppo", "cluster.enable_sleep=false")), "update").parts
     assert awake["critic's states"] == one["optimizer"] + one["gradients"] + 4 * params // 8
+
+
+def test_the_pass_of_taught_rows_by_hand():
+    """Half of the rows, each as long as a row and a shown response: 2 FLOPs a weight and token, and attention."""
+    plain, taught = planned(small("algo=r3_earned")), planned(small("algo=r3_teacher"))
+    seconds = phase(taught, "log-probs").seconds - phase(plain, "log-probs").seconds
+    config = small("algo=r3_teacher")
+    mean = config.rollout.max_new_tokens / 2
+    length = PROMPT_TOKENS + mean + min(mean, 2048)
+    rows = 0.5 * config.rows_per_step
+    flops = forward_flops(SMALL, tokens=rows * length, length=length)
+    assert seconds == pytest.approx(flops / (RATES.forward * 8 * H100.flops), rel=1e-6)
+    every = planned(small("algo=r3_teacher", "distill.rows=all"))
+    more = phase(every, "log-probs").seconds - phase(plain, "log-probs").seconds
+    assert more == pytest.approx(2 * seconds)
+    assert phase(every, "update").seconds == phase(plain, "update").seconds
 
 
 def test_engines_that_sample_ahead_are_on_gpus_of_their_own():

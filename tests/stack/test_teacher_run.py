@@ -1,0 +1,106 @@
+"""A run of the whole stack with a teacher: what its files say of each taught token, computed again without the stack."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import tests.stack.cpu_only  # noqa: F401
+from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.method.history.numbers import sampled_in
+from r3_openrlhf.problems.label import Label
+from r3_openrlhf.problems.prompts import RunPrompts
+from r3_openrlhf.problems.training_file import read_prompts
+from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.rollout_files import file_of, read_step, read_tokens
+from tests.recordings import MODEL
+from tests.stack.training import lines, train
+
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
+SETTINGS = ("algo=r3_teacher", f"model.path={MODEL}", "logging.token_values=all")
+CLOSE = 0.1  # nats, between bfloat16 log-probs of two layouts of the same rows; gaps are of 1 nat and more
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    made = tmp_path_factory.mktemp("taught") / "run"
+    train(made, *SETTINGS, "train.max_steps=2", "checkpoint.save_steps=-1")
+    return made
+
+
+class FirstPolicy:
+    """The model before its first update, read with transformers alone."""
+
+    def __init__(self):
+        self.tokenizer = AutoTokenizer.from_pretrained(MODEL)
+        self.model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.bfloat16).eval()
+
+    @torch.no_grad()
+    def logprobs(self, prompt_ids, ids):
+        """Of the tokens `ids` after this prompt, float32 [T]."""
+        sequence = torch.tensor([[*prompt_ids, *ids]])
+        logits_TV = self.model(sequence).logits[0, len(prompt_ids) - 1 : -1].float()
+        picked = logits_TV.log_softmax(-1).gather(-1, torch.tensor(ids)[:, None])
+        return picked[:, 0].numpy()
+
+    def ids(self, text):
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def test_what_a_teacher_says_is_what_the_model_says_after_a_right_response(run_dir):
+    """Of step 1, whose policy is the first one. A success that is shown is one of the row's group."""
+    config = load_config("cpu_smoke", [*SETTINGS, f"run_dir={run_dir}"])
+    policy, run = FirstPolicy(), RunDirectory(run_dir)
+    prompts = RunPrompts(config, policy.tokenizer)
+    _, labels = read_prompts(run.data)
+    labels = {label.uid: label for label in map(Label.from_json, labels)}
+    file = file_of(run_dir / "rollouts", 1)
+    rows = list(zip(read_step(file), read_tokens(file), strict=True))
+    taught = [one for one in rows if one[0]["distill"] == "taught"]
+    assert len(taught) >= 5
+    for row, values in taught:
+        stored = sampled_in(run.history, row["uid"], step=1)
+        ids = ids_of(stored, row, policy.tokenizer)
+        successes = {
+            one["text"]
+            for one, _ in rows
+            if one["group"] == row["group"] and one["verdict"] == "correct"
+        }
+        said = values["token_teacher_logprob"].astype(np.float32)
+        found = []
+        for success in successes:
+            read = policy.ids(prompts.teacher_of_text(labels[row["uid"]], success))
+            found.append(np.abs(policy.logprobs(read, ids) - said).mean())
+        assert min(found) < CLOSE, (row["text"], found)
+        own = policy.logprobs(policy.ids(row["prompt"]), ids)
+        assert np.abs(own - values["token_policy_logprob"].astype(np.float32)).mean() < CLOSE
+
+
+def ids_of(stored, row, tokenizer):
+    """The token ids of a row, which its file has as text alone."""
+    for one in stored:
+        found = one.rollout.response_ids.tolist()
+        is_it = tokenizer.decode(found, skip_special_tokens=True) == row["text"]
+        if is_it and len(found) == row["num_tokens"]:
+            return found
+    raise AssertionError(f"the history lacks {row['text']!r}")
+
+
+def test_the_metrics_are_those_of_the_files(run_dir):
+    for step, line in enumerate(lines(run_dir / "metrics.jsonl"), start=1):
+        file = file_of(run_dir / "rollouts", step)
+        rows = list(zip(read_step(file), read_tokens(file), strict=True))
+        gaps = [
+            values["token_teacher_logprob"].astype(np.float64)
+            - values["token_policy_logprob"].astype(np.float64)
+            for row, values in rows
+            if row["distill"] == "taught"
+        ]
+        gap = np.concatenate(gaps)
+        assert line["r3/distill/taught"] == len(gaps) > 0
+        assert line["r3/distill/gap"] == pytest.approx(gap.mean(), abs=0.01)
+        assert line["r3/distill/abs_gap"] == pytest.approx(np.abs(gap).mean(), abs=0.01)
+        assert line["r3/distill/doubted_share"] == pytest.approx(
+            (gap <= -np.log(2)).mean(), abs=0.02
+        )
+        assert line["r3/time/teacher_s"] > 0 and np.isfinite(line["loss"])
