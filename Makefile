@@ -17,7 +17,7 @@ INSTALL_LOG := $(VENV)/install.log
 PINS := $(if $(NEWER),$(VENV)/requirements.txt,requirements-cpu.txt)
 STEP := $(VENV)/bin/python tools/install_step.py --log $(INSTALL_LOG) --step
 
-.PHONY: help setup quickstart smoke lab test test-fast soak check docs viewer-assets gpu-check cluster-check bench
+.PHONY: help setup quickstart smoke lab test test-fast test-newer test-verl soak check docs viewer-assets gpu-check cluster-check bench
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
@@ -87,6 +87,22 @@ test: setup ## every test; GPU tests skip themselves
 
 test-fast: setup ## the tests that start no cluster
 	@python -m pytest $(SIDE_BY_SIDE) -m "not slow and not soak"
+
+# Three architectures, each for three steps, beside what names a release: lines of upstream, pins, types of models.
+NEWER_ARCHITECTURES := gemma4_text or qwen3_5_text or (qwen3_moe and settings0)
+
+test-newer: ## the newer releases in .venv-newer: upstream's lines, the pins, three architectures and two steps of cpu_smoke; a quarter of an hour after the installation
+	@$(MAKE) --no-print-directory setup NEWER=1
+	@.venv-newer/bin/python -m pytest tests/stack/test_upstream_contract.py tests/runs/models/test_model_config.py
+	@.venv-newer/bin/python -m pytest tests/test_packaging.py -k "pins or missing or declared"
+	@.venv-newer/bin/python -m pytest -m soak tests/stack/test_architectures.py -k "$(NEWER_ARCHITECTURES)"
+	@run_dir=$$(mktemp -d) && .venv-newer/bin/r3 train experiment=cpu_smoke train.max_steps=2 run_dir="$$run_dir/run" && rm -rf "$$run_dir"
+
+test-verl: ## R³ in verl's trainer: an environment of its own (.venv-verl, 2 GB), then two steps of examples/verl_r3.sh on a CPU
+	@$(PYTHON_FOR_VENV) -m venv .venv-verl
+	@$(MAKE) --no-print-directory .torch VENV=.venv-verl
+	@.venv-verl/bin/python -m pip install -e '.[verl]' pytest hypothesis
+	@.venv-verl/bin/python -m pytest tests/ports/test_verl.py tests/ports/test_verl_steps.py
 
 soak: setup ## the reward service at full load: 256 clients, 5,000 items under SIGKILL, 10,000 fuzzed bodies; a run killed five times and one under 30 faults; every architecture
 	@python -m pytest -m soak
