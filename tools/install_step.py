@@ -30,7 +30,7 @@ INDEX_AT_FAULT = re.compile(
     r"ReadTimeoutError|Connection (broken|reset|aborted)|IncompleteRead|HTTP error (429|5\d\d)|Failed to (fetch|download)"
 )
 PAUSES_S = (15.0, 60.0)  # before the second and the third try
-REMEDY = "`.venv/bin/r3 doctor` says what this machine lacks; the same command tries again"
+REMEDY = f"`{Path(sys.executable).with_name('r3')} doctor` says what this machine lacks; the same command tries again"
 
 
 class Line:

@@ -13,6 +13,8 @@ INSTALLED = (
     "setup.py",
     "requirements-cpu.txt",
     "requirements-gpu.lock",
+    "requirements-newer-cpu.txt",
+    "requirements-newer-gpu.txt",
 )
 
 

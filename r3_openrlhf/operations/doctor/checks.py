@@ -38,6 +38,7 @@ OK, NOTE, FAIL = "ok", "note", "fail"  # a note is worth reading but stops nothi
 Stack = Literal["cpu", "gpu"]  # which list of packages, and what it asks of the machine
 STACKS: tuple[Stack, ...] = get_args(Stack)
 SETUP: dict[Stack, str] = {"cpu": "make setup", "gpu": "make setup-gpu"}
+NEWER = " NEWER=1"  # after one of SETUP: the newer pins (docs/install.md, Newer models)
 ANY_SETUP = "make setup (or make setup-gpu)"
 
 
@@ -74,6 +75,7 @@ IN_THEIR_OWN_WAY = (
 )
 MAX_DIFFERENT = 8  # where more differ, the installation as a whole is to be done again
 _PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[[\w,-]+\])?==([^\s;\\]+)", re.MULTILINE)
+_LEFT_OUT = re.compile(r"^# Instead of ([\w.-]+)", re.MULTILINE)  # as scripts/newer.sh reads it
 
 
 def normal(name: str) -> str:
@@ -86,13 +88,32 @@ def pins(text: str) -> dict[str, str]:
     return {normal(name): version for name, version in _PIN.findall(text)}
 
 
-def wanted(stack: Stack) -> dict[str, str]:
-    """Return what `make setup` ("cpu") or `make setup-gpu` ("gpu") installs. A wheel has it too."""
-    return pins(
-        files("r3_openrlhf.operations.doctor")
-        .joinpath("wanted", f"{stack}.txt")
-        .read_text(encoding="utf-8")
-    )
+def wanted(stack: Stack, *, newer: bool = False) -> dict[str, str]:
+    """Return what `make setup` ("cpu") or `make setup-gpu` ("gpu") installs. A wheel has it too.
+
+    newer: with NEWER=1."""
+    versions = pins(_requirements(f"{stack}.txt"))
+    if not newer:
+        return versions
+    text = _requirements(f"{stack}-newer.txt")
+    left_out = {normal(name) for name in _LEFT_OUT.findall(text)}
+    kept = {name: version for name, version in versions.items() if name not in left_out}
+    return kept | pins(text)
+
+
+def _requirements(file: str) -> str:
+    folder = files("r3_openrlhf.operations.doctor").joinpath("wanted")
+    return folder.joinpath(file).read_text(encoding="utf-8")
+
+
+def is_newer(stack: Stack) -> bool:
+    """Check whether the installed Transformers is the one of the newer pins."""
+    return installed("transformers") == wanted(stack, newer=True)["transformers"]
+
+
+def setup_command(stack: Stack) -> str:
+    """Return the command that made, or makes, this installation."""
+    return SETUP[stack] + (NEWER if is_newer(stack) else "")
 
 
 def installed(name: str) -> str | None:
@@ -106,7 +127,8 @@ def installed(name: str) -> str | None:
 def packages(stack: Stack) -> list[Line]:
     """Return a line per package that differs, and one for all. Where more than MAX_DIFFERENT do, only
     those with a step of their own have a line."""
-    versions = wanted(stack)
+    newer = is_newer(stack)
+    versions = wanted(stack, newer=newer)
     here = {name: installed(name) for name in versions}
     different = [name for name, version in versions.items() if here[name] != version]
     many = len(different) > MAX_DIFFERENT
@@ -114,7 +136,7 @@ def packages(stack: Stack) -> list[Line]:
     def line(name: str) -> Line:
         remedy = f"{sys.executable} -m pip install --no-deps --no-build-isolation {name}=={versions[name]}"
         if many or name in IN_THEIR_OWN_WAY:
-            remedy = SETUP[stack]
+            remedy = setup_command(stack)
         if name == "setuptools":
             remedy += " (DeepSpeed is not built with every one: unexpected keyword argument 'use_ninja')"
         status = FAIL
@@ -123,11 +145,11 @@ def packages(stack: Stack) -> list[Line]:
         return Line(name, here[name] or "not installed", versions[name], status, remedy)
 
     lines = [line(name) for name in different if not many or name in IN_THEIR_OWN_WAY]
-    summary = f"{len(versions) - len(different)} of {len(versions)} as pinned"
+    summary = f"{len(versions) - len(different)} of {len(versions)} as pinned{' with' + NEWER if newer else ''}"
     if not many:
         return [*lines, Line("packages", summary, "all, or a line each")]
     summary += f"; not so: {', '.join(different[:MAX_DIFFERENT])} ..."
-    return [*lines, Line("packages", summary, "all", FAIL, SETUP[stack])]
+    return [*lines, Line("packages", summary, "all", FAIL, setup_command(stack))]
 
 
 # ── imports, each in another process: a crash (of SIGILL, on other processors) is a line ──
@@ -184,7 +206,7 @@ def imports(stack: Stack, *, num_devices: int | None, driver: str | None) -> Ite
         if module == "torch":
             yield from _torch(fault, printed, stack, num_devices, driver)
         else:
-            remedy = f"{SETUP[stack]} (if torch or the driver fails too, that first)"
+            remedy = f"{setup_command(stack)} (if torch or the driver fails too, that first)"
             yield judged(not fault, f"import {module}", fault or "loads", "loads", remedy)
 
 
@@ -193,7 +215,7 @@ def _torch(
 ) -> list[Line]:
     build = "CPU build" if stack == "cpu" else f"CUDA {cuda_version()} build"
     if fault:
-        return [Line("torch build", fault, build, FAIL, SETUP[stack])]
+        return [Line("torch build", fault, build, FAIL, setup_command(stack))]
     torch = json.loads(printed)
     here, devices = (
         f"CUDA {torch['cuda']} build" if torch["cuda"] else "CPU build",

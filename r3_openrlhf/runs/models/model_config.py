@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import tomllib
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from r3_openrlhf.method.errors import ConfigError, quoted
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
+
+NEWER = tomllib.loads(
+    Path(__file__).parents[1].joinpath("newer_transformers.toml").read_text(encoding="utf-8")
+)
 
 
 def read_config(model: str, *, trusted: bool = False, **options: object) -> PreTrainedConfig:
@@ -43,6 +49,20 @@ def refuse_unknown_type(model: str, *, cause: Exception, **options: object) -> N
         return
     raise ConfigError(
         f"the model {model} is of model_type {quoted(model_type)}, which Transformers "
-        f"{version('transformers')} does not know; install a release that does, over the pinned "
-        "ones (docs/install.md, Newer models)"
+        f"{version('transformers')} does not know; {_remedy(model_type)} (docs/install.md, "
+        "Newer models)"
     ) from cause
+
+
+def _remedy(model_type: str) -> str:
+    """Say which release of Transformers knows the type, and how to install it."""
+    release = NEWER["release"]
+    if model_type in NEWER["model_types"]:
+        return (
+            f"install Transformers {release}, which does, with vLLM for it: make setup NEWER=1, "
+            "or make setup-gpu NEWER=1"
+        )
+    return (
+        f"install a release that does over the pins of make setup NEWER=1, whose {release} "
+        "does not know it either"
+    )

