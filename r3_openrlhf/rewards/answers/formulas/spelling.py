@@ -79,6 +79,11 @@ def _said_amount(match: re.Match) -> str:
     return match[0]
 
 
+def _residue(match: re.Match) -> str:
+    r"""7 of 7 \pmod{12}, but not of 7 \pmod{5}, where it is no remainder."""
+    return match[1] if int(match[1]) < int(match[2]) else match[0]
+
+
 _BY: dict[str, Callable[[re.Match], str]] = {
     "raised": lambda match: f"^{{{_plain(match)}}}",
     "lowered": lambda match: f"_{{{_plain(match)}}}",
@@ -87,15 +92,20 @@ _BY: dict[str, Callable[[re.Match], str]] = {
     "in_radians": lambda match: _DEGREES.sub(r"\\frac{\1\\pi}{180}", match[0]),
     "without_points": lambda match: match[1].replace(".", ""),
     "base": _base,
+    "residue": _residue,
     "mixed": _mixed,
     "twice": _said_once,
     "relation": _relation,
     "amount": _said_amount,
 }
-_REWRITES = [
-    (_compiled(pattern), _BY[new[3:]] if new.startswith("by ") else new)
-    for pattern, new in _TABLE["rules"]
-]
+
+
+def _replacement(new: str) -> str | Callable[[re.Match], str]:
+    """Return what takes a match's place: a text, or the function that a table names."""
+    return _BY[new.removeprefix("by ")] if new.startswith("by ") else new
+
+
+_REWRITES = [(_compiled(pattern), _replacement(new)) for pattern, new in _TABLE["rules"]]
 _LEAD = _compiled(r"\s*<TEXT>([^{}]*)\}<GAP>(?:(=)(?!.*=)|[:=])?<GAP>(?=[-+.\d\\$(\[{a-zA-Z])")
 _SAYS_NOTHING = _compiled("|".join(_TABLE["leads"]["says_nothing"]), flags=re.IGNORECASE)
 _HEDGE = _compiled(rf"\b(?:{_TABLE['leads']['hedges']})\b|n['’]t\b", flags=re.IGNORECASE)
@@ -104,7 +114,10 @@ _FONT = re.compile(
     r"\\(?:boldsymbol|bm|pmb|underline|mathbf|mathit|mathsf|bf)(?![a-zA-Z])\s*\{([^{}]*)\}"
 )
 _FORMS = {name: _compiled(text) for name, text in _TABLE["forms"].items()}
-_BESIDE = [(_compiled(text), _compiled(other), new) for text, other, new in _TABLE["beside"]]
+_BESIDE = [
+    (_compiled(text), _compiled(other), _replacement(new))
+    for text, other, new in _TABLE["beside"]
+]
 UNEVALUATED = _FORMS["unevaluated"]
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])")
 # \pi itself is a length or an area as well as an angle
@@ -273,60 +286,83 @@ def _renamed(text: str, other: str) -> str:
 
 
 def _beside(text: str, other: str) -> str:
+    """Rewrite a text in the form of the other one."""
     text = _renamed(_words_beside(text, other), other)
     if other.startswith("\\mathbb") or _FORMS["matrix"].match(other):
         text = _as_matrix(without_head(text), other)
     for pattern, is_beside, replacement in _BESIDE:
         if pattern.may_match(text) and is_beside.search(other):
             text = pattern.sub(replacement, text).strip() or text
-    if "\\ldots" in other and (steps := _progression(text)) and steps == _progression(other):
+    steps = _progression(text) if "\\ldots" in other else None
+    if steps and steps == _progression(other):
         return "{},{},\\ldots,{}".format(*steps)
     text = _as_column(_as_period(text, other), other)
     if condition(other) == other:
         text = condition(text)
-    if (derivative := _FORMS["derivative"].match(text)) and "=" in other:
-        is_derivative = _FORMS["derivative"].match(other) and not re.search(
-            r"''|\^", text + other
-        )
-        return text[derivative.end() :].strip() if is_derivative else text
+    derivative = _FORMS["derivative"].match(text) if "=" in other else None
+    if derivative:
+        is_same = _is_first_derivative(text, other)
+        return text[derivative.end() :].strip() if is_same else text
+    return _as_tuple(text) if _TUPLE.match(other) else text
+
+
+def _is_first_derivative(text: str, other: str) -> bool:
+    """Tell whether both texts say what a derivative is, and none of a higher order."""
+    if re.search(r"''|\^", text + other):
+        return False
+    return _FORMS["derivative"].match(other) is not None
+
+
+def _as_tuple(text: str) -> str:
+    """Write values of several letters as a tuple, the letters in alphabetical order."""
+    values: dict[str, str] = {}
     parts = text.split(",")
-    values = [match for part in parts if (match := _VALUE_OF.fullmatch(part))]
-    if len(parts) == len(values) == len({value[1] for value in values}) > 1 and _TUPLE.match(
-        other
-    ):
-        return (
-            "("
-            + ",".join(value[2].strip() for value in sorted(values, key=lambda value: value[1]))
-            + ")"
-        )
-    return text
+    for part in parts:
+        value = _VALUE_OF.fullmatch(part)
+        if value is None:
+            return text
+        values[value[1]] = value[2].strip()
+    if len(values) < max(len(parts), 2):
+        return text
+    return f"({','.join(values[letter] for letter in sorted(values))})"
 
 
 def _as_matrix(text: str, other: str) -> str:
     r"""Write rows of a program, [[1,2],[3,4]], a vector, (1,2)^T, and diag(1,2) as the other text, a matrix, is."""
-    if diagonal := _FORMS["diagonal"].fullmatch(text):
-        entries = top_level(diagonal[1]) or []
-        rows = [
-            [entry if i == j else "0" for j in range(len(entries))]
-            for i, entry in enumerate(entries[:MAX_ROWS])
-        ]
-    elif nested := _FORMS["rows_in_brackets"].fullmatch(text):
-        rows = [top_level(row) or [] for row in re.split(r"\]\s*,\s*\[", nested[1])]
-    elif vector := _FORMS["vector"].fullmatch(text):
-        entries = top_level(vector[1]) or []
-        is_column = "&" not in other
-        if (
-            not vector[2]
-            and text.lstrip().startswith(("(", "\\left("))
-            or vector[2]
-            and not is_column
-        ):
-            return text
-        rows = [[entry] for entry in entries] if is_column else [entries]
-    else:
+    rows = _rows_of_matrix(text, other)
+    if rows is None:
         return text
     inside = "\\\\".join(" & ".join(row) for row in rows)
     return rf"\begin{{pmatrix}}{inside}\end{{pmatrix}}"
+
+
+def _rows_of_matrix(text: str, other: str) -> list[list[str]] | None:
+    diagonal = _FORMS["diagonal"].fullmatch(text)
+    if diagonal:
+        return _diagonal_rows(top_level(diagonal[1]) or [])
+    nested = _FORMS["rows_in_brackets"].fullmatch(text)
+    if nested:
+        return [top_level(row) or [] for row in re.split(r"\]\s*,\s*\[", nested[1])]
+    vector = _FORMS["vector"].fullmatch(text)
+    if vector is None:
+        return None
+    entries = top_level(vector[1]) or []
+    is_transposed = bool(vector[2])
+    is_column = "&" not in other
+    if is_transposed and not is_column:
+        return None
+    if not is_transposed and text.lstrip().startswith(("(", "\\left(")):
+        return None
+    return [[entry] for entry in entries] if is_column else [entries]
+
+
+def _diagonal_rows(entries: list[str]) -> list[list[str]]:
+    rows = []
+    for i, entry in enumerate(entries[:MAX_ROWS]):
+        row = ["0"] * len(entries)
+        row[i] = entry
+        rows.append(row)
+    return rows
 
 
 def _coordinates(text: str) -> str | None:

@@ -36,6 +36,12 @@ _SEGMENTS = re.compile(
 _PLAIN_ARITHMETIC = re.compile(
     r"(?:[0-9(√]|(?<![0-9.])\.(?=\d))[-+*/^0-9(){}. ×÷·⋅−√!⁰¹²³⁴⁵⁶⁷⁸⁹]{1,200}[0-9)}!⁰¹²³⁴⁵⁶⁷⁸⁹]"
 )
+_SAID_FUNCTION = re.compile(
+    r"\b(sin|cos|tan|cot|sec|csc)(?:e|ine|gent|angent|ant|ecant)?\s?(?:of\s)?\(?(\d{1,4}(?:\.\d{1,4})?)\s?(?:°|degrees?\b)"
+)
+_ONE_FUNCTION = re.compile(
+    r"\\(?:sin|cos|tan|cot|sec|csc|log|ln)(?![a-zA-Z])(?:[^a-zA-Z\\]|\\(?:frac|pi|circ|left|right)(?![a-zA-Z]))*"
+)
 _PERCENTAGE = re.compile(r"\d+(?:\.\d+)?\s*\\?%")
 _SIMPLE_FRACTION = re.compile(r"(?<![\d.])(\d+)\s*/\s*(\d+)(?![\d.])")
 _SCIENTIFIC = re.compile(r"(?:\\times|\\cdot|\*)\s*10\s*\^")
@@ -183,6 +189,13 @@ def is_other_amount(answer: str, gold: str, problem: str) -> bool:
         return True
     has_pi = "\\pi" in answer and "\\pi" in gold
     return has_pi and unit_of(answer) == "degree" and unit_of(gold) is None
+
+
+def estimates_a_count(answer: str, problem: str) -> bool:
+    """Tell whether an answer is about a whole number, where the problem asks how many there are."""
+    if "how many" not in problem.lower() or _SAYS["estimate_asked"].search(problem):
+        return False
+    return _SAYS["estimates"].search(answer) is not None
 
 
 def _differs_in_percent(stated: Number, wanted: Number) -> bool:
@@ -402,6 +415,10 @@ def _is_unfinished(said: str, formula: Formula, gold: str, problem: str) -> bool
         and not _SAYS["factor"].search(problem)
     ):
         return False  # it is the reference, or a part of it
+    if not _ONE_FUNCTION.search(gold) and all(
+        _ONE_FUNCTION.fullmatch(text) for text in (said, formula.text)
+    ):
+        return True  # \cos 75^\circ where the task is \sin 15^\circ
     if formula.signs <= own.signs and formula.size > MIN_SHARE_OF_THE_TASK * own.size:
         return True
     much_longer = own.size > MAX_GROWTH * wanted.size + MAX_MORE_SIGNS
@@ -526,6 +543,8 @@ def formulas(problem: str) -> tuple[Formula, ...]:
     for pattern in (_PLAIN_ARITHMETIC, _PERCENTAGE):
         for match in pattern.finditer(prose):
             found[match[0].strip().rstrip(" .")] = None
+    for function in _SAID_FUNCTION.finditer(prose):
+        found[rf"\{function[1]} {function[2]}^\circ"] = None
     texts: dict[str, None] = {}
     for segment in list(found)[:MAX_FORMULAS]:
         whole = unify(segment.strip().rstrip(".,;:?").strip())
