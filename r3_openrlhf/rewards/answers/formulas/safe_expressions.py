@@ -20,32 +20,32 @@ _MAX_BITS = 20_000
 _MAX_EXPONENT = 1000
 
 _NAMES = {"pi": sympy.pi, "E": sympy.E, "I": sympy.I, "oo": sympy.oo}
-_FUNCTIONS = {
-    name: getattr(sympy, name)
-    for name in [
-        "sin",
-        "cos",
-        "tan",
-        "cot",
-        "sec",
-        "csc",
-        "asin",
-        "acos",
-        "atan",
-        "acot",
-        "sinh",
-        "cosh",
-        "tanh",
-        "asinh",
-        "acosh",
-        "atanh",
-        "exp",
-        "log",
-        "sqrt",
-        "Abs",
-        "erf",
-    ]
-} | {"ln": sympy.log, "abs": sympy.Abs}
+# of one argument, as sympy and mpmath name them
+ELEMENTARY = [
+    "sin",
+    "cos",
+    "tan",
+    "cot",
+    "sec",
+    "csc",
+    "asin",
+    "acos",
+    "atan",
+    "acot",
+    "asec",
+    "acsc",
+    "sinh",
+    "cosh",
+    "tanh",
+    "coth",
+    "asinh",
+    "acosh",
+    "atanh",
+    "exp",
+    "erf",
+]
+_FUNCTIONS = {name: getattr(sympy, name) for name in [*ELEMENTARY, "log", "sqrt", "Abs"]}
+_FUNCTIONS |= {"ln": sympy.log, "abs": sympy.Abs}
 _INTEGER = re.compile(r"[0-9]+")
 _DECIMAL = re.compile(r"[0-9]*\.[0-9]+|[0-9]+\.")
 

@@ -19,8 +19,23 @@ from r3_openrlhf.rewards.answers.text.plain import in_ascii_signs, in_english
 
 _TABLE = table("spelling.toml")
 _compiled = partial(compiled, pieces=_TABLE["pieces"])
+
+
+def _latex_of(sign: str) -> str:
+    """Write a sign as LaTeX does; a command ends with a space."""
+    name = unicodedata.name(sign, "")
+    letter = re.fullmatch(r"GREEK (SMALL|CAPITAL) LETTER (\w+)", name)
+    text = _SIGNS.get(sign, sign)
+    if letter:
+        word = letter[2].replace("LAMDA", "LAMBDA")
+        text = "\\" + (word.lower() if letter[1] == "SMALL" else word.capitalize())
+    return f"{text} " if re.fullmatch(r"\W?\\[a-zA-Z]+", text) else text
+
+
+_SIGNS = {line[0]: line[2:] for line in _TABLE["signs"].splitlines()}
+_GREEK = "".join(map(chr, range(0x391, 0x3CA)))
 _UNICODE = str.maketrans(
-    {entry[0]: entry[2:] for entry in _TABLE["signs"]}
+    {sign: _latex_of(sign) for sign in (*_SIGNS, *_GREEK)}
     | dict.fromkeys("\u00a0\u2009\u202f", " ")
     | dict.fromkeys("\u200b\ufeff", "")
 )
@@ -34,12 +49,6 @@ def _plain(match: re.Match) -> str:
 
 
 _DEGREES = _compiled(r"(\d+(?:\.\d+)?)<DEGREES>")
-
-
-def _base(match: re.Match) -> str:
-    r"""_{\text{two}} as _{2}."""
-    value = value_in_words(match[1])
-    return match[0] if value is None else f"_{{{value}}}"
 
 
 def _mixed(match: re.Match) -> str:
@@ -91,7 +100,6 @@ _BY: dict[str, Callable[[re.Match], str]] = {
     "turned": lambda match: f"{'[('[match[1] == ']']}{match[2]}{'])'[match[3] == '[']}",
     "in_radians": lambda match: _DEGREES.sub(r"\\frac{\1\\pi}{180}", match[0]),
     "without_points": lambda match: match[1].replace(".", ""),
-    "base": _base,
     "residue": _residue,
     "mixed": _mixed,
     "twice": _said_once,

@@ -17,6 +17,7 @@ from sympy.core.relational import Relational
 from sympy.matrices import MatrixBase
 from sympy.matrices.expressions import MatrixExpr
 
+from r3_openrlhf.rewards.answers.formulas.safe_expressions import ELEMENTARY
 from r3_openrlhf.rewards.answers.text.parts import match
 
 MAX_NODES = 2_000
@@ -79,40 +80,11 @@ def _logarithm(value: object, base: object = None) -> object:
     return mp.log(value) if base is None else mp.log(value) / mp.log(base)
 
 
+_OF_NUMBERS = ["gamma", "factorial", "binomial", "floor", "sign", "re", "im", "conjugate"]
 _FUNCTIONS: dict[str, Callable] = {
-    name: _bounded(getattr(mp, name))
-    for name in [
-        "sin",
-        "cos",
-        "tan",
-        "cot",
-        "sec",
-        "csc",
-        "asin",
-        "acos",
-        "atan",
-        "acot",
-        "asec",
-        "acsc",
-        "sinh",
-        "cosh",
-        "tanh",
-        "coth",
-        "asinh",
-        "acosh",
-        "atanh",
-        "gamma",
-        "factorial",
-        "binomial",
-        "floor",
-        "exp",
-        "sign",
-        "re",
-        "im",
-        "conjugate",
-        "erf",
-    ]
-} | {
+    name: _bounded(getattr(mp, name)) for name in [*ELEMENTARY, *_OF_NUMBERS]
+}
+_FUNCTIONS |= {
     "factorial2": _bounded(mp.fac2),
     "log": _logarithm,
     "ceiling": _bounded(mp.ceil),
