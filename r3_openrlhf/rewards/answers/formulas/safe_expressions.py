@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import sympy
 from sympy.parsing import sympy_parser
 
-from r3_openrlhf.rewards.answers.text.arithmetic import evaluate
+from r3_openrlhf.rewards.answers.text.arithmetic import ARITHMETIC, evaluate
 
 MAX_CHARS = 2000
 _MAX_BITS = 20_000
@@ -109,15 +109,7 @@ def _power(base: sympy.Expr, exponent: sympy.Expr) -> sympy.Expr:
     return base**exponent
 
 
-_OPERATORS: dict[type, Callable] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.Pow: _power,
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-}
+_OPERATORS = ARITHMETIC | {ast.Pow: _power}
 
 
 def integer_value(text: str) -> int:

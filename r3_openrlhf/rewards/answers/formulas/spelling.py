@@ -13,7 +13,7 @@ from r3_openrlhf.rewards.answers.amounts.units import in_one_unit, split_unit, u
 from r3_openrlhf.rewards.answers.formulas.real_sets import condition
 from r3_openrlhf.rewards.answers.reading.scanner import FULL_WIDTH
 from r3_openrlhf.rewards.answers.text.number_words import value_in_words
-from r3_openrlhf.rewards.answers.text.parts import OR, top_level, without_head
+from r3_openrlhf.rewards.answers.text.parts import A_LETTER, OR, top_level, without_head
 from r3_openrlhf.rewards.answers.text.patterns import compiled, table
 from r3_openrlhf.rewards.answers.text.plain import in_ascii_signs, in_english
 
@@ -135,7 +135,6 @@ _PART_OF_PI = re.compile(
 _VALUE_OF = re.compile(r"\s*([a-zA-Z])\s*=([^=]*)")
 
 _Y_VALUE = re.compile(r"^\s*y\s*=(?!.*=)")
-_A_LETTER = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])")
 _MEANINGS = {
     meaning: sign
     for sign, meanings in _TABLE["words"].items()
@@ -282,9 +281,9 @@ def _renamed(text: str, other: str) -> str:
     """ "f(n)=n+1" for "f(x)=x+1": the variable of a function may have any name."""
     own, wanted = _FORMS["function_of"].match(text), _FORMS["function_of"].match(other)
     if own and _Y_VALUE.match(other):  # "h(t)=2t+3" against "y=2x+3"
-        letters = set(_A_LETTER.findall(other.partition("=")[2]))
+        letters = set(A_LETTER.findall(other.partition("=")[2]))
         said = text.partition("=")[2]
-        if len(letters) == 1 and letters.isdisjoint(_A_LETTER.findall(said)):
+        if len(letters) == 1 and letters.isdisjoint(A_LETTER.findall(said)):
             return "y=" + re.sub(rf"(?<![\\a-zA-Z]){own[2]}(?![a-zA-Z])", letters.pop(), said)
     if not own or not wanted or own[1] != wanted[1] or own[2] <= wanted[2]:
         return text

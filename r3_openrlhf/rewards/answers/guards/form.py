@@ -18,7 +18,12 @@ from r3_openrlhf.rewards.answers.amounts.comparison import Number, normalise, nu
 from r3_openrlhf.rewards.answers.amounts.units import unit_of
 from r3_openrlhf.rewards.answers.formulas.real_sets import condition
 from r3_openrlhf.rewards.answers.formulas.spelling import unify
-from r3_openrlhf.rewards.answers.text.parts import COMMA_OF_THOUSANDS, without_head
+from r3_openrlhf.rewards.answers.text.parts import (
+    A_LETTER,
+    COMMA_OF_THOUSANDS,
+    without_head,
+    without_sizes,
+)
 from r3_openrlhf.rewards.answers.text.patterns import phrases
 
 MAX_FORMULAS = 60  # of a problem; the first ones
@@ -170,7 +175,7 @@ def _leaves_the_sets(answer: str, gold: str) -> bool:
     """Tell whether an operation on sets is left, where the reference is an interval or a set."""
     if not _SET_OPERATION.search(answer):
         return False
-    bare = gold.replace("\\left", "").replace("\\right", "").strip()
+    bare = without_sizes(gold).strip()
     return _ONE_SET.fullmatch(bare) is not None
 
 
@@ -270,9 +275,7 @@ def _is_unsolved_inequality(text: str) -> bool:
 
 
 def _mentions(text: str, name: str) -> bool:
-    letters = set(re.findall(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])", name)) or {
-        name.strip("|-+")
-    }
+    letters = set(A_LETTER.findall(name)) or {name.strip("|-+")}
     return any(
         re.search(rf"(?<![\\a-zA-Z]){re.escape(letter)}(?![a-zA-Z])", text)
         for letter in letters
@@ -345,9 +348,7 @@ def _are_close(sides: list[str]) -> bool:
 def _is_value_of(equation: str) -> bool:
     """Tell whether it says what a name is, without another unknown: x=2, but not y=2x+1."""
     left, _, right = equation.partition("=")
-    return bool(_NAME.fullmatch(left.strip())) and not re.search(
-        r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])", right
-    )
+    return bool(_NAME.fullmatch(left.strip())) and not A_LETTER.search(right)
 
 
 def _is_quantity(side: str) -> bool:
@@ -487,7 +488,7 @@ def _num_factors(text: str) -> int:
     """Count letters and brackets of a product, with their powers; 1: a sum."""
     if _is_sum(text):
         return 1
-    text = text.replace("\\left", "").replace("\\right", "")
+    text = without_sizes(text)
     while (shorter := _IN_BRACKETS.sub(" x", text)) != text:
         text = shorter
     return sum(int(power or 1) for power in _FACTOR.findall(text))
