@@ -23,6 +23,7 @@ from r3_openrlhf.rewards.answers.formulas.parameters import renamed
 from r3_openrlhf.rewards.answers.formulas.spelling import UNEVALUATED, align
 from r3_openrlhf.rewards.answers.formulas.values import is_too_large
 from r3_openrlhf.rewards.answers.guards.form import (
+    estimates_a_count,
     is_copied,
     is_literal,
     is_other_amount,
@@ -70,6 +71,8 @@ def grade(item: Item) -> Result:
         return "wrong", "no_answer", 0.0, None
     if len(answer.text) > MAX_ANSWER_CHARS:
         return _grade_long(answer.text, golds)
+    if estimates_a_count(answer.text, problem):
+        return _wrong("wrong", answer.text)
     if _is_right_by_kind(answer, golds, problem):
         return _correct(answer.text)
     golds = [gold for gold in golds if kind_of(gold, problem) is None]

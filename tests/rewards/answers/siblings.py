@@ -1822,3 +1822,88 @@ def draw_the_empty_set(rng):
         equal=[rf"\text{{{w}}}", r"\{\}"],
         unequal=[r"\{\emptyset\}", "0", r"\{0\}"],
     )
+
+
+@siblings_of("remainder")
+def draw_remainder(rng):
+    m = rng.randint(11, 60)
+    r = rng.randint(3, 10)
+    n = r + m * rng.randint(2, 9)
+    return Siblings(
+        problem=f"Find the remainder when {n} is divided by {m}.",
+        references=[str(r)],
+        equal=[rf"{r} \pmod{{{m}}}", rf"{n} \equiv {r} \pmod{{{m}}}"],
+        unequal=[
+            rf"{r} \pmod 1",
+            rf"{r} \pmod{{{r}}}",
+            rf"{r} \bmod {r - 1}",
+            rf"{n} \equiv {r} \pmod{{2}}",
+            str(r + 1),
+        ],
+    )
+
+
+@siblings_of("function of an angle")
+def draw_function_of_an_angle(rng):
+    degrees, in_pi, sine = rng.choice(
+        [
+            (15, r"\frac{\pi}{12}", r"\frac{\sqrt6-\sqrt2}{4}"),
+            (30, r"\frac{\pi}{6}", r"\frac{1}{2}"),
+            (45, r"\frac{\pi}{4}", r"\frac{\sqrt2}{2}"),
+            (60, r"\frac{\pi}{3}", r"\frac{\sqrt3}{2}"),
+            (75, r"\frac{5\pi}{12}", r"\frac{\sqrt6+\sqrt2}{4}"),
+        ]
+    )
+    value = math.sin(math.radians(degrees))
+    asked = rng.choice(["sin %d degrees", "the sine of %d degrees", "sin(%d°)", "sin %d°"])
+    return Siblings(
+        problem=f"Find {asked % degrees}.",
+        references=[sine],
+        equal=[f"{value:.6f}", sine.replace("frac", "dfrac")],
+        unequal=[
+            rf"\sin {degrees}^\circ",
+            rf"\sin({degrees}^{{\circ}})",
+            rf"\sin {in_pi}",
+            rf"\cos {90 - degrees}^\circ",
+            f"{value + 0.01:.6f}",
+        ],
+    )
+
+
+@siblings_of("terms of a sequence", kind="ordered list")
+def draw_terms_of_a_sequence(rng):
+    first = rng.randint(2, 40)
+    step = rng.randint(2, 9)
+    terms = [first + i * step for i in range(6)]
+    problem = rng.choice(
+        [
+            f"What are the next three terms of {terms[0]}, {terms[1]}, {terms[2]}?",
+            f"Find the missing numbers: {terms[0]}, {terms[1]}, {terms[2]}, _, _, _.",
+            f"Let y = {step}x + {terms[2]}. Fill in the values of y for x = 1, 2, 3.",
+        ]
+    )
+    a, b, c = terms[3:]
+    return Siblings(
+        problem=problem,
+        references=[f"{a}, {b}, {c}"],
+        equal=[f"{a},{b},{c}", rf"{a}, {b} \text{{ and }} {c}"],
+        unequal=[f"{c}, {b}, {a}", f"{b}, {a}, {c}", f"{a}, {b}", f"{a}, {b}, {c + 1}"],
+    )
+
+
+@siblings_of("number of things")
+def draw_number_of_things(rng):
+    n = rng.randint(3, 400)
+    things = rng.choice(["birds", "trees", "stamps"])
+    return Siblings(
+        problem=f"How many {things} are in the picture?",
+        references=[str(n)],
+        equal=[rf"{n}\text{{ {things}}}", rf"\text{{exactly }}{n}"],
+        unequal=[
+            rf"\text{{about }}{n}",
+            rf"\text{{around {n} {things}}}",
+            rf"\text{{roughly }}{n}",
+            rf"\text{{approximately {n}}}",
+            str(n + 1),
+        ],
+    )

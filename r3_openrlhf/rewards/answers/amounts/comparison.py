@@ -19,7 +19,7 @@ from r3_openrlhf.rewards.answers.text.arithmetic import (
     rough_value,
     stated_precision,
 )
-from r3_openrlhf.rewards.answers.text.parts import AND_OR
+from r3_openrlhf.rewards.answers.text.parts import AND_OR, INTERSECTION, UNION
 from r3_openrlhf.rewards.answers.text.plain import TEXT_COMMAND
 
 MIN_DIGITS = 4  # a rounded decimal needs so many significant digits to stand for an exact value
@@ -63,8 +63,6 @@ _PERCENT = re.compile(
 _BASE = re.compile(r"(\d+)\s*_\s*\{?\s*(\d+)\s*\}?")
 _INEQUALITY = re.compile(r"[<>]|\\(?:leq?|geq?|lt|gt)(?:slant)?(?![a-zA-Z])")
 _IS_SAID = re.compile(r"(?<![a-zA-Z\\])([a-zA-Z])\s*=")  # x of "x=1 and y=2"
-_SAYS_OR = re.compile(r"\bor\b|\\(?:lor|vee|cup)(?![a-zA-Z])")
-_SAYS_AND = re.compile(r"\band\b|\\(?:land|wedge|cap)(?![a-zA-Z])")
 _PRIME = re.compile(r"([a-zA-Z])\s*('+|\^\s*\{?\s*(?:\\prime\s*)+\}?)")
 _TRANSPOSED = re.compile(r"([A-Z])\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?(?![a-zA-Z])")
 _NEGATION = re.compile(r"\\neg(?![a-zA-Z])")
@@ -327,10 +325,10 @@ def connectives_differ(answer: str, reference: str) -> bool:
     several = len(set(_IS_SAID.findall(reference))) > 1
     if not (several or _INEQUALITY.search(answer) or _INEQUALITY.search(reference)):
         return False
-    if several and _SAYS_OR.search(answer) and not _SAYS_OR.search(reference):
+    if several and UNION.search(answer) and not UNION.search(reference):
         return True
     kinds = [
-        (bool(_SAYS_OR.search(text)), bool(_SAYS_AND.search(text)))
+        (bool(UNION.search(text)), bool(INTERSECTION.search(text)))
         for text in (answer, reference)
     ]
     return kinds in ([(True, False), (False, True)], [(False, True), (True, False)])

@@ -107,6 +107,8 @@ def _parse_bare(answer: str) -> list:
         return [normalised]
     try:
         expression = _double_factorials(parse_latex_cached(normalised), normalised)
+        if percent and not isinstance(expression, Expr):
+            return [normalised]  # a percentage of a list
         return [convert_to_pct(expression) if percent else expression, normalised]
     except MemoryError:
         raise

@@ -23,7 +23,13 @@ from sympy import (
 
 from r3_openrlhf.rewards.answers.amounts.comparison import number
 from r3_openrlhf.rewards.answers.formulas.values import mp, real_value
-from r3_openrlhf.rewards.answers.text.parts import nesting_depth, top_level
+from r3_openrlhf.rewards.answers.text.parts import (
+    INTERSECTION,
+    UNION,
+    nesting_depth,
+    top_level,
+    without_sizes,
+)
 
 MAX_PIECES = 12
 MAX_END_CHARS, MAX_END_DEPTH = 80, 4
@@ -37,8 +43,6 @@ _NAMED_SETS = {
 _IS_SET = re.compile(
     r"[<>]|\\(?:[lg]eq?(?:slant)?|neq?|cup|cap|infty|setminus|mathbb\{R\})(?![a-zA-Z])"
 )
-_OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\(?:lor|vee|cup)(?![a-zA-Z])|\bor\b")
-_AND = re.compile(r"\\text\s*\{\s*and\s*\}|\\(?:land|wedge|cap)(?![a-zA-Z])|\band\b")
 _RELATION = re.compile(r"(\\(?:[lg]eq?(?:slant)?|neq?)(?![a-zA-Z])|<=|>=|[<>=])")
 _WITHOUT = re.compile(r"(.+?)(?:\\setminus(?![a-zA-Z])\s*(.+)|-\s*(\{[^{}]+\}))")
 _IN_SYMPY = {
@@ -110,20 +114,16 @@ def condition(text: str) -> str:
 
 
 def _union(text: str, names: set[str]) -> Set:
-    text = (
-        condition(text.replace("\\left", "").replace("\\right", ""))
-        .replace("\\{", "{")
-        .replace("\\}", "}")
-    )
+    text = condition(without_sizes(text)).replace("\\{", "{").replace("\\}", "}")
     text = text.replace("^{+}", "^+").replace("^{-}", "^-")
-    parts = _OR.split(text)
+    parts = UNION.split(text)
     if len(parts) > MAX_PIECES:
         raise _NoSet
     return Union(*[_intersection(part, names) for part in parts])
 
 
 def _intersection(text: str, names: set[str]) -> Set:
-    parts = [part for side in _AND.split(text) for part in top_level(side) or [""]]
+    parts = [part for side in INTERSECTION.split(text) for part in top_level(side) or [""]]
     return Intersection(*[_piece(part, names) for part in parts[:MAX_PIECES]])
 
 

@@ -13,39 +13,39 @@ from collections.abc import Callable, Mapping
 import sympy
 from sympy.parsing import sympy_parser
 
-from r3_openrlhf.rewards.answers.text.arithmetic import evaluate
+from r3_openrlhf.rewards.answers.text.arithmetic import ARITHMETIC, evaluate
 
 MAX_CHARS = 2000
 _MAX_BITS = 20_000
 _MAX_EXPONENT = 1000
 
 _NAMES = {"pi": sympy.pi, "E": sympy.E, "I": sympy.I, "oo": sympy.oo}
-_FUNCTIONS = {
-    name: getattr(sympy, name)
-    for name in [
-        "sin",
-        "cos",
-        "tan",
-        "cot",
-        "sec",
-        "csc",
-        "asin",
-        "acos",
-        "atan",
-        "acot",
-        "sinh",
-        "cosh",
-        "tanh",
-        "asinh",
-        "acosh",
-        "atanh",
-        "exp",
-        "log",
-        "sqrt",
-        "Abs",
-        "erf",
-    ]
-} | {"ln": sympy.log, "abs": sympy.Abs}
+# of one argument, as sympy and mpmath name them
+ELEMENTARY = [
+    "sin",
+    "cos",
+    "tan",
+    "cot",
+    "sec",
+    "csc",
+    "asin",
+    "acos",
+    "atan",
+    "acot",
+    "asec",
+    "acsc",
+    "sinh",
+    "cosh",
+    "tanh",
+    "coth",
+    "asinh",
+    "acosh",
+    "atanh",
+    "exp",
+    "erf",
+]
+_FUNCTIONS = {name: getattr(sympy, name) for name in [*ELEMENTARY, "log", "sqrt", "Abs"]}
+_FUNCTIONS |= {"ln": sympy.log, "abs": sympy.Abs}
 _INTEGER = re.compile(r"[0-9]+")
 _DECIMAL = re.compile(r"[0-9]*\.[0-9]+|[0-9]+\.")
 
@@ -109,15 +109,7 @@ def _power(base: sympy.Expr, exponent: sympy.Expr) -> sympy.Expr:
     return base**exponent
 
 
-_OPERATORS: dict[type, Callable] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.Pow: _power,
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-}
+_OPERATORS = ARITHMETIC | {ast.Pow: _power}
 
 
 def integer_value(text: str) -> int:

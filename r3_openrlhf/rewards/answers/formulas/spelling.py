@@ -13,14 +13,29 @@ from r3_openrlhf.rewards.answers.amounts.units import in_one_unit, split_unit, u
 from r3_openrlhf.rewards.answers.formulas.real_sets import condition
 from r3_openrlhf.rewards.answers.reading.scanner import FULL_WIDTH
 from r3_openrlhf.rewards.answers.text.number_words import value_in_words
-from r3_openrlhf.rewards.answers.text.parts import OR, top_level, without_head
+from r3_openrlhf.rewards.answers.text.parts import A_LETTER, OR, top_level, without_head
 from r3_openrlhf.rewards.answers.text.patterns import compiled, table
 from r3_openrlhf.rewards.answers.text.plain import in_ascii_signs, in_english
 
 _TABLE = table("spelling.toml")
 _compiled = partial(compiled, pieces=_TABLE["pieces"])
+
+
+def _latex_of(sign: str) -> str:
+    """Write a sign as LaTeX does; a command ends with a space."""
+    name = unicodedata.name(sign, "")
+    letter = re.fullmatch(r"GREEK (SMALL|CAPITAL) LETTER (\w+)", name)
+    text = _SIGNS.get(sign, sign)
+    if letter:
+        word = letter[2].replace("LAMDA", "LAMBDA")
+        text = "\\" + (word.lower() if letter[1] == "SMALL" else word.capitalize())
+    return f"{text} " if re.fullmatch(r"\W?\\[a-zA-Z]+", text) else text
+
+
+_SIGNS = {line[0]: line[2:] for line in _TABLE["signs"].splitlines()}
+_GREEK = "".join(map(chr, range(0x391, 0x3CA)))
 _UNICODE = str.maketrans(
-    {entry[0]: entry[2:] for entry in _TABLE["signs"]}
+    {sign: _latex_of(sign) for sign in (*_SIGNS, *_GREEK)}
     | dict.fromkeys("\u00a0\u2009\u202f", " ")
     | dict.fromkeys("\u200b\ufeff", "")
 )
@@ -34,12 +49,6 @@ def _plain(match: re.Match) -> str:
 
 
 _DEGREES = _compiled(r"(\d+(?:\.\d+)?)<DEGREES>")
-
-
-def _base(match: re.Match) -> str:
-    r"""_{\text{two}} as _{2}."""
-    value = value_in_words(match[1])
-    return match[0] if value is None else f"_{{{value}}}"
 
 
 def _mixed(match: re.Match) -> str:
@@ -79,6 +88,11 @@ def _said_amount(match: re.Match) -> str:
     return match[0]
 
 
+def _residue(match: re.Match) -> str:
+    r"""7 of 7 \pmod{12}, but not of 7 \pmod{5}, where it is no remainder."""
+    return match[1] if int(match[1]) < int(match[2]) else match[0]
+
+
 _BY: dict[str, Callable[[re.Match], str]] = {
     "raised": lambda match: f"^{{{_plain(match)}}}",
     "lowered": lambda match: f"_{{{_plain(match)}}}",
@@ -86,16 +100,20 @@ _BY: dict[str, Callable[[re.Match], str]] = {
     "turned": lambda match: f"{'[('[match[1] == ']']}{match[2]}{'])'[match[3] == '[']}",
     "in_radians": lambda match: _DEGREES.sub(r"\\frac{\1\\pi}{180}", match[0]),
     "without_points": lambda match: match[1].replace(".", ""),
-    "base": _base,
+    "residue": _residue,
     "mixed": _mixed,
     "twice": _said_once,
     "relation": _relation,
     "amount": _said_amount,
 }
-_REWRITES = [
-    (_compiled(pattern), _BY[new[3:]] if new.startswith("by ") else new)
-    for pattern, new in _TABLE["rules"]
-]
+
+
+def _replacement(new: str) -> str | Callable[[re.Match], str]:
+    """Return what takes a match's place: a text, or the function that a table names."""
+    return _BY[new.removeprefix("by ")] if new.startswith("by ") else new
+
+
+_REWRITES = [(_compiled(pattern), _replacement(new)) for pattern, new in _TABLE["rules"]]
 _LEAD = _compiled(r"\s*<TEXT>([^{}]*)\}<GAP>(?:(=)(?!.*=)|[:=])?<GAP>(?=[-+.\d\\$(\[{a-zA-Z])")
 _SAYS_NOTHING = _compiled("|".join(_TABLE["leads"]["says_nothing"]), flags=re.IGNORECASE)
 _HEDGE = _compiled(rf"\b(?:{_TABLE['leads']['hedges']})\b|n['’]t\b", flags=re.IGNORECASE)
@@ -104,7 +122,10 @@ _FONT = re.compile(
     r"\\(?:boldsymbol|bm|pmb|underline|mathbf|mathit|mathsf|bf)(?![a-zA-Z])\s*\{([^{}]*)\}"
 )
 _FORMS = {name: _compiled(text) for name, text in _TABLE["forms"].items()}
-_BESIDE = [(_compiled(text), _compiled(other), new) for text, other, new in _TABLE["beside"]]
+_BESIDE = [
+    (_compiled(text), _compiled(other), _replacement(new))
+    for text, other, new in _TABLE["beside"]
+]
 UNEVALUATED = _FORMS["unevaluated"]
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])")
 # \pi itself is a length or an area as well as an angle
@@ -114,7 +135,6 @@ _PART_OF_PI = re.compile(
 _VALUE_OF = re.compile(r"\s*([a-zA-Z])\s*=([^=]*)")
 
 _Y_VALUE = re.compile(r"^\s*y\s*=(?!.*=)")
-_A_LETTER = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])")
 _MEANINGS = {
     meaning: sign
     for sign, meanings in _TABLE["words"].items()
@@ -261,9 +281,9 @@ def _renamed(text: str, other: str) -> str:
     """ "f(n)=n+1" for "f(x)=x+1": the variable of a function may have any name."""
     own, wanted = _FORMS["function_of"].match(text), _FORMS["function_of"].match(other)
     if own and _Y_VALUE.match(other):  # "h(t)=2t+3" against "y=2x+3"
-        letters = set(_A_LETTER.findall(other.partition("=")[2]))
+        letters = set(A_LETTER.findall(other.partition("=")[2]))
         said = text.partition("=")[2]
-        if len(letters) == 1 and letters.isdisjoint(_A_LETTER.findall(said)):
+        if len(letters) == 1 and letters.isdisjoint(A_LETTER.findall(said)):
             return "y=" + re.sub(rf"(?<![\\a-zA-Z]){own[2]}(?![a-zA-Z])", letters.pop(), said)
     if not own or not wanted or own[1] != wanted[1] or own[2] <= wanted[2]:
         return text
@@ -273,60 +293,83 @@ def _renamed(text: str, other: str) -> str:
 
 
 def _beside(text: str, other: str) -> str:
+    """Rewrite a text in the form of the other one."""
     text = _renamed(_words_beside(text, other), other)
     if other.startswith("\\mathbb") or _FORMS["matrix"].match(other):
         text = _as_matrix(without_head(text), other)
     for pattern, is_beside, replacement in _BESIDE:
         if pattern.may_match(text) and is_beside.search(other):
             text = pattern.sub(replacement, text).strip() or text
-    if "\\ldots" in other and (steps := _progression(text)) and steps == _progression(other):
+    steps = _progression(text) if "\\ldots" in other else None
+    if steps and steps == _progression(other):
         return "{},{},\\ldots,{}".format(*steps)
     text = _as_column(_as_period(text, other), other)
     if condition(other) == other:
         text = condition(text)
-    if (derivative := _FORMS["derivative"].match(text)) and "=" in other:
-        is_derivative = _FORMS["derivative"].match(other) and not re.search(
-            r"''|\^", text + other
-        )
-        return text[derivative.end() :].strip() if is_derivative else text
+    derivative = _FORMS["derivative"].match(text) if "=" in other else None
+    if derivative:
+        is_same = _is_first_derivative(text, other)
+        return text[derivative.end() :].strip() if is_same else text
+    return _as_tuple(text) if _TUPLE.match(other) else text
+
+
+def _is_first_derivative(text: str, other: str) -> bool:
+    """Tell whether both texts say what a derivative is, and none of a higher order."""
+    if re.search(r"''|\^", text + other):
+        return False
+    return _FORMS["derivative"].match(other) is not None
+
+
+def _as_tuple(text: str) -> str:
+    """Write values of several letters as a tuple, the letters in alphabetical order."""
+    values: dict[str, str] = {}
     parts = text.split(",")
-    values = [match for part in parts if (match := _VALUE_OF.fullmatch(part))]
-    if len(parts) == len(values) == len({value[1] for value in values}) > 1 and _TUPLE.match(
-        other
-    ):
-        return (
-            "("
-            + ",".join(value[2].strip() for value in sorted(values, key=lambda value: value[1]))
-            + ")"
-        )
-    return text
+    for part in parts:
+        value = _VALUE_OF.fullmatch(part)
+        if value is None:
+            return text
+        values[value[1]] = value[2].strip()
+    if len(values) < max(len(parts), 2):
+        return text
+    return f"({','.join(values[letter] for letter in sorted(values))})"
 
 
 def _as_matrix(text: str, other: str) -> str:
     r"""Write rows of a program, [[1,2],[3,4]], a vector, (1,2)^T, and diag(1,2) as the other text, a matrix, is."""
-    if diagonal := _FORMS["diagonal"].fullmatch(text):
-        entries = top_level(diagonal[1]) or []
-        rows = [
-            [entry if i == j else "0" for j in range(len(entries))]
-            for i, entry in enumerate(entries[:MAX_ROWS])
-        ]
-    elif nested := _FORMS["rows_in_brackets"].fullmatch(text):
-        rows = [top_level(row) or [] for row in re.split(r"\]\s*,\s*\[", nested[1])]
-    elif vector := _FORMS["vector"].fullmatch(text):
-        entries = top_level(vector[1]) or []
-        is_column = "&" not in other
-        if (
-            not vector[2]
-            and text.lstrip().startswith(("(", "\\left("))
-            or vector[2]
-            and not is_column
-        ):
-            return text
-        rows = [[entry] for entry in entries] if is_column else [entries]
-    else:
+    rows = _rows_of_matrix(text, other)
+    if rows is None:
         return text
     inside = "\\\\".join(" & ".join(row) for row in rows)
     return rf"\begin{{pmatrix}}{inside}\end{{pmatrix}}"
+
+
+def _rows_of_matrix(text: str, other: str) -> list[list[str]] | None:
+    diagonal = _FORMS["diagonal"].fullmatch(text)
+    if diagonal:
+        return _diagonal_rows(top_level(diagonal[1]) or [])
+    nested = _FORMS["rows_in_brackets"].fullmatch(text)
+    if nested:
+        return [top_level(row) or [] for row in re.split(r"\]\s*,\s*\[", nested[1])]
+    vector = _FORMS["vector"].fullmatch(text)
+    if vector is None:
+        return None
+    entries = top_level(vector[1]) or []
+    is_transposed = bool(vector[2])
+    is_column = "&" not in other
+    if is_transposed and not is_column:
+        return None
+    if not is_transposed and text.lstrip().startswith(("(", "\\left(")):
+        return None
+    return [[entry] for entry in entries] if is_column else [entries]
+
+
+def _diagonal_rows(entries: list[str]) -> list[list[str]]:
+    rows = []
+    for i, entry in enumerate(entries[:MAX_ROWS]):
+        row = ["0"] * len(entries)
+        row[i] = entry
+        rows.append(row)
+    return rows
 
 
 def _coordinates(text: str) -> str | None:

@@ -17,6 +17,7 @@ from sympy.core.relational import Relational
 from sympy.matrices import MatrixBase
 from sympy.matrices.expressions import MatrixExpr
 
+from r3_openrlhf.rewards.answers.formulas.safe_expressions import ELEMENTARY
 from r3_openrlhf.rewards.answers.text.parts import match
 
 MAX_NODES = 2_000
@@ -79,40 +80,11 @@ def _logarithm(value: object, base: object = None) -> object:
     return mp.log(value) if base is None else mp.log(value) / mp.log(base)
 
 
+_OF_NUMBERS = ["gamma", "factorial", "binomial", "floor", "sign", "re", "im", "conjugate"]
 _FUNCTIONS: dict[str, Callable] = {
-    name: _bounded(getattr(mp, name))
-    for name in [
-        "sin",
-        "cos",
-        "tan",
-        "cot",
-        "sec",
-        "csc",
-        "asin",
-        "acos",
-        "atan",
-        "acot",
-        "asec",
-        "acsc",
-        "sinh",
-        "cosh",
-        "tanh",
-        "coth",
-        "asinh",
-        "acosh",
-        "atanh",
-        "gamma",
-        "factorial",
-        "binomial",
-        "floor",
-        "exp",
-        "sign",
-        "re",
-        "im",
-        "conjugate",
-        "erf",
-    ]
-} | {
+    name: _bounded(getattr(mp, name)) for name in [*ELEMENTARY, *_OF_NUMBERS]
+}
+_FUNCTIONS |= {
     "factorial2": _bounded(mp.fac2),
     "log": _logarithm,
     "ceiling": _bounded(mp.ceil),
@@ -145,24 +117,43 @@ def _computed(node: Basic, point: Point, known: dict[Basic, Any]) -> Any:
     if node.is_Symbol:
         return point[str(node)]
     if node.is_Pow:
-        base = value_at(node.base, point, known)
-        # 1 whatever the exponent
-        return mp.mpf(1) if base == 1 else _power(base, value_at(node.exp, point, known))
+        return _power_at(node, point, known)
     values = [value_at(argument, point, known) for argument in node.args]
-    if node.is_Add or node.is_Mul:
-        total = mp.fsum(values) if node.is_Add else mp.fprod(values)
-        if not mp.isfinite(total) or mp.mag(total) > 4 * _MAX_LOG:
-            raise NoValue
-        is_noise = node.is_Add and abs(total) < _NOISE * max(map(abs, values))
-        return mp.mpf(0) if is_noise else total
-    if isinstance(node, AppliedUndef):  # any function: another number for other arguments
-        return mp.sin(
-            sum(map(ord, node.func.__name__)) + mp.fsum(i * v for i, v in enumerate(values, 2))
-        )
+    if node.is_Add:
+        return _sum(values)
+    if node.is_Mul:
+        return _finite(mp.fprod(values))
+    if isinstance(node, AppliedUndef):
+        return _of_any_function(node.func.__name__, values)
     function = _FUNCTIONS.get(type(node).__name__)
     if function is None:
         raise NoValue
     return function(*values)
+
+
+def _power_at(node: Basic, point: Point, known: dict[Basic, Any]) -> Any:
+    base = value_at(node.base, point, known)
+    if base == 1:
+        return mp.mpf(1)  # whatever the exponent
+    return _power(base, value_at(node.exp, point, known))
+
+
+def _sum(values: list[Any]) -> Any:
+    total = _finite(mp.fsum(values))
+    is_noise = abs(total) < _NOISE * max(map(abs, values))
+    return mp.mpf(0) if is_noise else total
+
+
+def _finite(total: Any) -> Any:
+    if not mp.isfinite(total) or mp.mag(total) > 4 * _MAX_LOG:
+        raise NoValue
+    return total
+
+
+def _of_any_function(name: str, values: list[Any]) -> Any:
+    """Return another number for another name or other arguments."""
+    of_name = sum(map(ord, name))
+    return mp.sin(of_name + mp.fsum(i * value for i, value in enumerate(values, 2)))
 
 
 def _value(node: Basic, point: Point) -> Any | None:

@@ -18,7 +18,12 @@ from r3_openrlhf.rewards.answers.amounts.comparison import Number, normalise, nu
 from r3_openrlhf.rewards.answers.amounts.units import unit_of
 from r3_openrlhf.rewards.answers.formulas.real_sets import condition
 from r3_openrlhf.rewards.answers.formulas.spelling import unify
-from r3_openrlhf.rewards.answers.text.parts import COMMA_OF_THOUSANDS, without_head
+from r3_openrlhf.rewards.answers.text.parts import (
+    A_LETTER,
+    COMMA_OF_THOUSANDS,
+    without_head,
+    without_sizes,
+)
 from r3_openrlhf.rewards.answers.text.patterns import phrases
 
 MAX_FORMULAS = 60  # of a problem; the first ones
@@ -35,6 +40,12 @@ _SEGMENTS = re.compile(
 )
 _PLAIN_ARITHMETIC = re.compile(
     r"(?:[0-9(√]|(?<![0-9.])\.(?=\d))[-+*/^0-9(){}. ×÷·⋅−√!⁰¹²³⁴⁵⁶⁷⁸⁹]{1,200}[0-9)}!⁰¹²³⁴⁵⁶⁷⁸⁹]"
+)
+_SAID_FUNCTION = re.compile(
+    r"\b(sin|cos|tan|cot|sec|csc)(?:e|ine|gent|angent|ant|ecant)?\s?(?:of\s)?\(?(\d{1,4}(?:\.\d{1,4})?)\s?(?:°|degrees?\b)"
+)
+_ONE_FUNCTION = re.compile(
+    r"\\(?:sin|cos|tan|cot|sec|csc|log|ln)(?![a-zA-Z])(?:[^a-zA-Z\\]|\\(?:frac|pi|circ|left|right)(?![a-zA-Z]))*"
 )
 _PERCENTAGE = re.compile(r"\d+(?:\.\d+)?\s*\\?%")
 _SIMPLE_FRACTION = re.compile(r"(?<![\d.])(\d+)\s*/\s*(\d+)(?![\d.])")
@@ -164,7 +175,7 @@ def _leaves_the_sets(answer: str, gold: str) -> bool:
     """Tell whether an operation on sets is left, where the reference is an interval or a set."""
     if not _SET_OPERATION.search(answer):
         return False
-    bare = gold.replace("\\left", "").replace("\\right", "").strip()
+    bare = without_sizes(gold).strip()
     return _ONE_SET.fullmatch(bare) is not None
 
 
@@ -183,6 +194,13 @@ def is_other_amount(answer: str, gold: str, problem: str) -> bool:
         return True
     has_pi = "\\pi" in answer and "\\pi" in gold
     return has_pi and unit_of(answer) == "degree" and unit_of(gold) is None
+
+
+def estimates_a_count(answer: str, problem: str) -> bool:
+    """Tell whether an answer is about a whole number, where the problem asks how many there are."""
+    if "how many" not in problem.lower() or _SAYS["estimate_asked"].search(problem):
+        return False
+    return _SAYS["estimates"].search(answer) is not None
 
 
 def _differs_in_percent(stated: Number, wanted: Number) -> bool:
@@ -257,9 +275,7 @@ def _is_unsolved_inequality(text: str) -> bool:
 
 
 def _mentions(text: str, name: str) -> bool:
-    letters = set(re.findall(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])", name)) or {
-        name.strip("|-+")
-    }
+    letters = set(A_LETTER.findall(name)) or {name.strip("|-+")}
     return any(
         re.search(rf"(?<![\\a-zA-Z]){re.escape(letter)}(?![a-zA-Z])", text)
         for letter in letters
@@ -332,9 +348,7 @@ def _are_close(sides: list[str]) -> bool:
 def _is_value_of(equation: str) -> bool:
     """Tell whether it says what a name is, without another unknown: x=2, but not y=2x+1."""
     left, _, right = equation.partition("=")
-    return bool(_NAME.fullmatch(left.strip())) and not re.search(
-        r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])", right
-    )
+    return bool(_NAME.fullmatch(left.strip())) and not A_LETTER.search(right)
 
 
 def _is_quantity(side: str) -> bool:
@@ -402,6 +416,10 @@ def _is_unfinished(said: str, formula: Formula, gold: str, problem: str) -> bool
         and not _SAYS["factor"].search(problem)
     ):
         return False  # it is the reference, or a part of it
+    if not _ONE_FUNCTION.search(gold) and all(
+        _ONE_FUNCTION.fullmatch(text) for text in (said, formula.text)
+    ):
+        return True  # \cos 75^\circ where the task is \sin 15^\circ
     if formula.signs <= own.signs and formula.size > MIN_SHARE_OF_THE_TASK * own.size:
         return True
     much_longer = own.size > MAX_GROWTH * wanted.size + MAX_MORE_SIGNS
@@ -470,7 +488,7 @@ def _num_factors(text: str) -> int:
     """Count letters and brackets of a product, with their powers; 1: a sum."""
     if _is_sum(text):
         return 1
-    text = text.replace("\\left", "").replace("\\right", "")
+    text = without_sizes(text)
     while (shorter := _IN_BRACKETS.sub(" x", text)) != text:
         text = shorter
     return sum(int(power or 1) for power in _FACTOR.findall(text))
@@ -526,6 +544,8 @@ def formulas(problem: str) -> tuple[Formula, ...]:
     for pattern in (_PLAIN_ARITHMETIC, _PERCENTAGE):
         for match in pattern.finditer(prose):
             found[match[0].strip().rstrip(" .")] = None
+    for function in _SAID_FUNCTION.finditer(prose):
+        found[rf"\{function[1]} {function[2]}^\circ"] = None
     texts: dict[str, None] = {}
     for segment in list(found)[:MAX_FORMULAS]:
         whole = unify(segment.strip().rstrip(".,;:?").strip())

@@ -201,50 +201,76 @@ def _overrides_a_box(text: str, start: int) -> bool:
 
 def _guess(text: str, statement: str | None) -> FinalAnswer | None:
     """Return the answer of the last statement, or the end of a text without one."""
-    statement = in_english(statement) if statement else None
-    text = in_english(text[-STATEMENT_CHARS:])
-    text = text if statement else _without_remarks(text)
-    end = _end_of_last_line(text)
-    if statement is None and (bold := _BOLD.fullmatch(end)) and _IS_SENTENCE.search(bold[1]):
-        text = end = bold[1]  # "**So there are 14 of them.**"
-    if _is_unsure(statement, end):
+    if statement:
+        return _guess_of_statement(in_english(statement))
+    return _guess_of_end(_without_remarks(in_english(text[-STATEMENT_CHARS:])))
+
+
+def _guess_of_statement(statement: str) -> FinalAnswer | None:
+    """Return what a sentence announces; None: it asks, guesses or leaves a choice."""
+    if _ASKS.search(statement) or _GUESS["unsure"].search(statement):
         return None
-    if statement is None:
-        lone = _LONE_CHOICE.fullmatch(end) or _FEW_WORDS.fullmatch(text) or _BOLD.fullmatch(end)
-        if lone or (lone := _MEASURED.search(end) or _BLOCK.search(text)):
-            return (
-                None if _is_bounded(end[: lone.start()]) else FinalAnswer(lone[1], exact=True)
-            )
-        if _is_denied(text):
-            return None
-        if whole := _in_bold(end) or _whole_answer(end):
-            return FinalAnswer(whole, exact=True)
-    snippet = _first_number(text[-TAIL_CHARS:]) if statement is None else statement
-    if (
-        statement
-        and any(map(snippet.__contains__, _WORDS_OF_REASONS))
-        and not _STATED["exactly"].search(snippet)
-    ):
+    if _GUESS["hedged"].search(statement):
+        return None
+    snippet = statement
+    gives_reasons = any(word in snippet for word in _WORDS_OF_REASONS)
+    if gives_reasons and not _STATED["exactly"].search(snippet):
         snippet = _STATEMENT["instead"].sub("", _STATEMENT["reason"].sub("", snippet))
+    snippet = _in_plain_type(snippet)
+    stated = _stated(snippet)
+    if stated:
+        return FinalAnswer(stated, exact=True)
+    return _somewhere_in(snippet, stated=True)
+
+
+def _guess_of_end(text: str) -> FinalAnswer | None:
+    """Return what a text without a statement ends with; None: it asks, guesses or denies."""
+    end = _end_of_last_line(text)
+    bold = _BOLD.fullmatch(end)
+    if bold and _IS_SENTENCE.search(bold[1]):
+        text = end = bold[1]  # "**So there are 14 of them.**"
+    last_sentence = SENTENCE_BEGINS.split(end.rstrip(" .\n"))[-1]
+    if _ASKS.search(end) or _GUESS["unsure"].search(last_sentence):
+        return None
+    lone = _lone_answer(text, end)
+    if lone:
+        is_bounded = _is_bounded(end[: lone.start()])
+        return None if is_bounded else FinalAnswer(lone[1], exact=True)
+    if _is_denied(text):
+        return None
+    whole = _in_bold(end) or _whole_answer(end)
+    if whole:
+        return FinalAnswer(whole, exact=True)
+    snippet = _in_plain_type(_first_number(text[-TAIL_CHARS:]))
+    return _somewhere_in(snippet, stated=False)
+
+
+def _lone_answer(text: str, end: str) -> re.Match | None:
+    """Match a text, or its last line, that has only a letter, a few words, an amount or a block of code."""
+    return (
+        _LONE_CHOICE.fullmatch(end)
+        or _FEW_WORDS.fullmatch(text)
+        or _BOLD.fullmatch(end)
+        or _MEASURED.search(end)
+        or _BLOCK.search(text)
+    )
+
+
+def _in_plain_type(snippet: str) -> str:
+    """Write a sentence without marks of code and upright letters, and a minus as one sign."""
     if not snippet.isascii():
         snippet = CHINESE.sub(r" \g<0> ", snippet)
-    snippet = _CODE.sub(r"\1", snippet)
-    snippet = _IS_MINUS.sub("-", UPRIGHT.sub(r"\1", snippet).replace("−", "-")).strip()
-    if statement and (stated := _stated(snippet)):
-        return FinalAnswer(stated, exact=True)
+    snippet = UPRIGHT.sub(r"\1", _CODE.sub(r"\1", snippet))
+    return _IS_MINUS.sub("-", snippet.replace("−", "-")).strip()
+
+
+def _somewhere_in(snippet: str, *, stated: bool) -> FinalAnswer | None:
+    """Return a text whose last formula may be the answer; None: it breaks off."""
     if snippet.endswith("**") and snippet.count("**") % 2 == 0:
         snippet = snippet[:-2].rstrip()  # bold type
     if not snippet or snippet.endswith(_UNFINISHED) or BOX.search(snippet):
         return None
-    return FinalAnswer(snippet, exact=False, stated=statement is not None)
-
-
-def _is_unsure(statement: str | None, end: str) -> bool:
-    """Tell whether a statement, or the last sentence of a text without one, asks, guesses or leaves a choice."""
-    said = statement or SENTENCE_BEGINS.split(end.rstrip(" .\n"))[-1]
-    if _ASKS.search(statement or end) or _GUESS["unsure"].search(said):
-        return True
-    return statement is not None and _GUESS["hedged"].search(statement) is not None
+    return FinalAnswer(snippet, exact=False, stated=stated)
 
 
 def _end_of_last_line(text: str) -> str:
@@ -280,25 +306,45 @@ def _in_bold(line: str) -> str | None:
 
 def _whole_answer(line: str) -> str | None:
     """Return the formula, list, tuple or amount with a unit that a last line is or states; None: it does not."""
-    sentence = line[
-        max((mark.end() for mark in SENTENCE_BEGINS.finditer(line.rstrip(" .\n"))), default=0) :
-    ]
-    if (said := _GUESS["relation"].search(sentence)) and not _GUESS["not_that"].search(
-        sentence[: said.start("said")]
-    ):
-        return said["said"].rstrip(".")
-    if not _GUESS["doubts"].search(sentence) and _number_of_subject(sentence, 0) is None:
-        for name in ("chain", "share", "is_formula", "amount"):
-            if said := _GUESS[name].search(sentence):
-                text = said["said"].strip(" .*")
-                text = f"\\{text}" if text[0] == "$" else text
-                if name != "amount" or (amount := number(text)) and amount.unit:
-                    return text
-    if whole := _GUESS["whole"].search(line):
+    sentence = line[_begin_of_last_sentence(line) :]
+    relation = _GUESS["relation"].search(sentence)
+    if relation and not _GUESS["not_that"].search(sentence[: relation.start("said")]):
+        return relation["said"].rstrip(".")
+    stated = _stated_at_the_end(sentence)
+    if stated:
+        return stated
+    whole = _GUESS["whole"].search(line)
+    if whole:
         return whole["whole"]
     several = _GUESS["several"].search(line)
-    is_list = several and re.search(r",|\b(?:and|or)\b", several["several"])
-    return several["several"].strip(" .*") if several and is_list else None
+    if several and re.search(r",|\b(?:and|or)\b", several["several"]):
+        return several["several"].strip(" .*")
+    return None
+
+
+def _begin_of_last_sentence(text: str) -> int:
+    marks = SENTENCE_BEGINS.finditer(text.rstrip(" .\n"))
+    return max((mark.end() for mark in marks), default=0)
+
+
+def _stated_at_the_end(sentence: str) -> str | None:
+    """Return the formula or amount with which a sentence ends; None: it is in doubt, or another number is meant."""
+    if _GUESS["doubts"].search(sentence) or _number_of_subject(sentence, 0) is not None:
+        return None
+    for name in ("chain", "share", "is_formula"):
+        said = _GUESS[name].search(sentence)
+        if said:
+            return _with_currency(said["said"])
+    said = _GUESS["amount"].search(sentence)
+    text = _with_currency(said["said"]) if said else ""
+    amount = number(text)
+    return text if amount and amount.unit else None
+
+
+def _with_currency(text: str) -> str:
+    r"""Write a price as LaTeX does: "\$5"."""
+    text = text.strip(" .*")
+    return f"\\{text}" if text.startswith("$") else text
 
 
 def _is_denied(text: str) -> bool:
@@ -313,9 +359,7 @@ def _is_denied(text: str) -> bool:
 
 def _first_number(text: str) -> str:
     """Cut a text that ends in a sentence such as "5 cars came in the first 15 minutes" after the 5."""
-    begin = max(
-        (mark.end() for mark in SENTENCE_BEGINS.finditer(text.rstrip(" .\n"))), default=0
-    )
+    begin = _begin_of_last_sentence(text)
     words = list(re.finditer(r"[a-z]+", text[begin:].lower()))
     if not re.search(r"\d", text[begin:]):  # "There are thirty-one of them."
         runs = [

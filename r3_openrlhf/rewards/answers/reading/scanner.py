@@ -27,6 +27,7 @@ CHARS_BEHIND_THE_LAST = 120  # "(or 9)." after the last mark
 
 ALTERNATIVE = r" \lor "  # between answers that are offered side by side
 MAX_BETWEEN_ALTERNATIVES = 160  # characters
+MAX_BETWEEN = 199  # with tags among them
 OPEN_THINKING = "<think>"
 
 BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![a-zA-Z])")
@@ -46,24 +47,26 @@ CHARS_BEFORE = 80  # of the text before it
 _WHITE = re.compile(r"[^\S\n]*\n\s*|[^\S\n]{2,}|[^\S\n ]")  # all but a single space
 _LONG_BLANK = re.compile(rf"\s{{{MAX_BLANKS + 1},}}")
 _AS_SPACES = bytes.maketrans(b"\t\n\v\f\r\x1c\x1d\x1e\x1f", b" " * 9)
-_WIDE_SPACES = ("\xa0", "\u2003", "\u3000")
+_WIDE_BLANKS = tuple(blank.encode() for blank in "\xa0\u2003\u3000")
 CHARS_OF_A_FORMULA = 80  # around a box
 _CLOSES = re.compile(r"\\[)\]]")
 _STATES = (
-    *(
-        "final answer",
-        "answer",
-        "no wait",
-        "no, wait",
-        "correct option",
-        "correct choice",
-        "choose",
-        "select",
-        "pick",
-    ),
-    *("选", "réponse", "respuesta", "resposta", "antwort", "risposta", "ответ", "答案"),
+    "answer",
+    "final answer",
+    "no wait",
+    "no, wait",
+    "correct option",
+    "correct choice",
+    "choose",
+    "select",
+    "pick",
+    "respuesta",
+    "resposta",
+    "antwort",
+    "risposta",
 )
-_NAMES_ANOTHER = ("another ", "a new ", "next ")
+_STATES_ELSEWHERE = ("选", "réponse", "ответ", "Ответ", "答案")
+_NAMES_ANOTHER = ("another", "a new", "next")
 _LONG_WORD = re.compile(r"[^\W_]{3,}|\d+")
 _QUESTION_ENDS = re.compile(r"\n\s*\n|\b(?:answer|solution|assistant)\s*[:.]", re.IGNORECASE)
 _SHORT_ANSWER = re.compile(r"[^\n]{0,200}\d[^\n]{0,200}\s*|\s*[\w-]+(?: [\w-]+){0,3} ?[.!]?\s*")
@@ -73,7 +76,7 @@ _ANSWER_KEYS = frozenset(
     ["answer", "final_answer", "result", "solution", "correct_answer", "choice", "response"]
 )
 _FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff5b\uff5d]")
-_BEGINS_OF_FULL_WIDTH = (b"\xef\xbc", b"\xef\xbd")  # in UTF-8
+_FIRST_OF_FULL_WIDTH = b"\xef"  # in UTF-8: one byte is quickly found
 # the signs of ASCII, as wide as a Chinese one
 FULL_WIDTH = {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
 
@@ -114,11 +117,10 @@ def matches_at(
 
 
 def in_small_letters(text: str) -> str:
-    """Return a text in small letters, each at its place: a letter that becomes two stays as it is."""
-    small = text.lower()
-    if len(small) == len(text):
-        return small
-    return "".join(sign if len(sign.lower()) > 1 else sign.lower() for sign in text)
+    """Return a text with the letters of ASCII in small, each at its place; other scripts stay as they are."""
+    if text.isascii():
+        return text.lower()
+    return text.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
 
 
 # The part of a response that holds its answer
@@ -148,9 +150,9 @@ def _in_plain_signs(text: str) -> str:
     if text.isascii():
         return _with_short_blanks(text)
     coded = text.encode("utf-8", "surrogatepass")
-    if any(begin in coded for begin in _BEGINS_OF_FULL_WIDTH) and _FULL_WIDTH.search(text):
+    if _FIRST_OF_FULL_WIDTH in coded and _FULL_WIDTH.search(text):
         text = text.translate(FULL_WIDTH)
-    has_wide_blanks = any(sign in text for sign in _WIDE_SPACES)
+    has_wide_blanks = any(blank in coded for blank in _WIDE_BLANKS)
     if has_wide_blanks or b" " * (MAX_BLANKS + 1) in coded.translate(_AS_SPACES):
         return _LONG_BLANK.sub(_short_blank, text)
     return text
@@ -242,12 +244,13 @@ def _before_the_next_question(text: str, problem: str) -> str:
 
 def _questions(text: str) -> list[tuple[int, int, str, bool]]:
     """Start, end, first word and whether it has a number of what may begin a question: "Question 2:", "another problem"."""
-    small = in_small_letters(text)
+    small = "\n" + in_small_letters(text)
     found = [
         (mark.start(), mark.end() - 1, mark["word"], bool(mark["number"]))
-        for mark in _NEXT_QUESTION.finditer("\n" + small)
+        for mark in _NEXT_QUESTION.finditer(small)
     ]
-    for mark in matches_at(_MARKS["another_question"], text, positions(small, _NAMES_ANOTHER)):
+    places = [place - 1 for place in positions(small, _NAMES_ANOTHER)]
+    for mark in matches_at(_MARKS["another_question"], text, places):
         lead = _MARKS["lead_of_another"].search(
             text[max(0, mark.start() - CHARS_OF_A_LEAD) : mark.start()]
         )
@@ -406,7 +409,8 @@ def _in_its_formula(text: str, box: Mark) -> str:
         text[max(0, box.start - CHARS_OF_A_FORMULA) : box.start],
         text[box.end :][:CHARS_OF_A_FORMULA],
     )
-    paragraph = text[: box.start].rpartition("\n\n")[2].replace("$$", "$").replace("\\$", "")
+    begin = text.rfind("\n\n", 0, box.start)
+    paragraph = text[max(begin, 0) : box.start].replace("$$", "$").replace("\\$", "")
     if paragraph.count("$") % 2 or paragraph.count("\\(") + paragraph.count("\\[") > len(
         _CLOSES.findall(paragraph)
     ):
@@ -443,6 +447,8 @@ def _last_group(text: str, marks_from_the_end: Iterable[Mark]) -> list[Mark]:
     """Return the last mark that holds an answer, and those before it of the same answer, in order."""
     group: list[Mark] = []
     for mark in marks_from_the_end:
+        if group and group[0].start - mark.end > MAX_BETWEEN:
+            break
         if mark.content is not None and is_withdrawn(text, mark.start, mark.end):
             continue
         if not group:
@@ -472,7 +478,7 @@ def _stands_beside(text: str, tag: Mark, boxes: list[Mark]) -> bool:
 
 def belongs_together(between: str) -> bool:
     """Tell whether two marked answers with this text between them are parts of one."""
-    between = _TAG.sub("", between) if len(between) < 200 else between
+    between = _TAG.sub("", between) if len(between) <= MAX_BETWEEN else between
     if len(between) < MAX_BETWEEN_ALTERNATIVES and _BETWEEN["another"].search(between):
         return True
     if len(between) >= 70 or _BETWEEN["conclusion"].search(between):
@@ -584,50 +590,71 @@ def answer_of_json(text: str) -> str | None:
 @lru_cache(maxsize=8)  # a response is asked more than once
 def last_statement(text: str) -> tuple[int, str] | None:
     """Position and text of the last sentence that announces an answer, in several languages."""
-    start = max(0, len(text) - STATEMENT_CHARS)
-    marks = [mark for mark in _statements(text, start) if _announces(text, mark)]
-    found = [
-        mark
-        for mark in marks
-        if not _STATEMENT["denied"].search(
-            text[max(0, mark.start() - CHARS_BEFORE_A_STATEMENT) : mark.start()]
-        )
-    ]
-    said = [mark for mark in found if text[mark.end() :].strip(" *_:$.\n")]
-    last = text[said[-1].end() :] if len(said) > 1 else ""
-    if last.count("{") > last.count("}") or last.replace("\\$", "").count("$") % 2 == 1:
-        said.pop()  # it breaks off within a formula: "$\\frac{3}{"
-    match = next(
-        (mark for mark in reversed(said) if not _STATEMENT["checks"].match(text, mark.end())),
-        None,
-    )
-    match = match or (said[-1] if said else None)
-    if match is None:
+    announced: list[re.Match] = []  # from the end
+    said = _said_from_the_end(text, announced)
+    last = next(said, None)
+    if last is None:
         return None
-    start, end = match.start(), match.end()
-    # a check of the answer after it is another sentence: "The answer is 81. This answer is right."
-    following = next((mark.start() for mark in marks if mark.start() > end), 0)
+    if _breaks_off(text[last.end() :]):
+        last = next(said, last)
+    match = last
+    while _STATEMENT["checks"].match(text, match.end()):
+        before = next(said, None)
+        if before is None:
+            match = last
+            break
+        match = before
+    return match.start(), _sentence(text, match, announced)
+
+
+def _said_from_the_end(text: str, announced: list[re.Match]) -> Iterator[re.Match]:
+    """Yield what announces an answer that follows and is not denied, the last one first. announced: gets
+    those that are passed, the denied ones included."""
+    start = max(0, len(text) - STATEMENT_CHARS)
+    for mark in reversed(_statements(text, start)):
+        if not _announces(text, mark):
+            continue
+        announced.append(mark)
+        before = text[max(0, mark.start() - CHARS_BEFORE_A_STATEMENT) : mark.start()]
+        if _STATEMENT["denied"].search(before):
+            continue
+        if text[mark.end() :].strip(" *_:$.\n"):
+            yield mark
+
+
+def _breaks_off(text: str) -> bool:
+    r"""Tell whether a text ends within a formula: "$\\frac{3}{"."""
+    return text.count("{") > text.count("}") or text.replace("\\$", "").count("$") % 2 == 1
+
+
+def _sentence(text: str, match: re.Match, announced: list[re.Match]) -> str:
+    """Return a statement up to a check of it, which is another sentence: "The answer is 81. This answer is right."."""
+    start, end = match.span()
+    following = min((mark.start() for mark in announced if mark.start() > end), default=0)
     stop = max(
         (mark.start() + 1 for mark in SENTENCE_BEGINS.finditer(text, end, following)),
         default=len(text),
     )
-    if _STATEMENT["final"].match(text, start) is None:
-        return start, "Answer: " + text[end : min(end + CHARS_OF_A_STATEMENT, stop)].lstrip(
-            " *_"
-        )
-    return start, text[start : min(start + CHARS_OF_A_STATEMENT, stop)]
+    if _STATEMENT["final"].match(text, start) is not None:
+        return text[start : min(start + CHARS_OF_A_STATEMENT, stop)]
+    return "Answer: " + text[end : min(end + CHARS_OF_A_STATEMENT, stop)].lstrip(" *_")
 
 
 def may_state(text: str, start: int) -> bool:
     """Tell whether a word that announces an answer stands in the text from `start`."""
-    small = text[start:].lower()
-    return any(sign in small for sign in _STATES)
+    small = in_small_letters(text[start:])
+    return any(sign in small for sign in _signs_of_statements(small))
+
+
+def _signs_of_statements(text: str) -> tuple[str, ...]:
+    """Return the signs of a statement that a text can have."""
+    return _STATES if text.isascii() else _STATES + _STATES_ELSEWHERE
 
 
 def _statements(text: str, start: int) -> list[re.Match]:
     """Return what announces an answer in the text from `start`."""
     small = in_small_letters(text[start:])
-    places = [start + place for place in positions(small, _STATES)]
+    places = [start + place for place in positions(small, _signs_of_statements(small))]
     return list(matches_at(_STATEMENT["any"], text, places))
 
 
@@ -647,4 +674,8 @@ def _announces(text: str, statement: re.Match) -> bool:
 
 def last_line(text: str) -> str | None:
     """Return the last line that is not blank."""
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), None)
+    said = text.rstrip()
+    lines = said[-CHARS_OF_A_BLOCK:].splitlines()
+    if len(lines) == 1 and len(said) > CHARS_OF_A_BLOCK:
+        lines = said.splitlines()
+    return lines[-1].strip() if lines else None

@@ -159,24 +159,17 @@ def _bounded(
     return call
 
 
-_OPERATORS: dict[type, Callable] = {
-    ast.Add: _bounded(operator.add),
-    ast.Sub: _bounded(operator.sub),
-    ast.Mult: _bounded(operator.mul),
-    ast.Div: _bounded(operator.truediv),
-    ast.Pow: _power,
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-}
-_ROUGH_OPERATORS: dict[type, Callable] = {
+ARITHMETIC: dict[type, Callable] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
-    ast.Pow: math.pow,
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
 }
+_BOUNDED = {kind: _bounded(ARITHMETIC[kind]) for kind in (ast.Add, ast.Sub, ast.Mult, ast.Div)}
+_OPERATORS = ARITHMETIC | _BOUNDED | {ast.Pow: _power}
+_ROUGH_OPERATORS = ARITHMETIC | {ast.Pow: math.pow}
 _DECIMAL = re.compile(
     r"[+-]?(?P<integer>[0-9]*)\.(?P<decimals>[0-9]+)(?:(?:\s*(?:\\times|\\cdot|\*|×)\s*10\s*\^\s*\{?|[eE])(?P<exponent>[+-]?[0-9]{1,3})\}?)?"
 )

@@ -35,6 +35,9 @@ _NAME_OF_VALUE = re.compile(r"([a-zA-Z])\s*=\s*(?=[^=]*$)")
 _SAYS_LITTLE = re.compile(r"\\text|\b(?:is|are|an?|the|if|when|for|where|then)\b")
 _WORD = re.compile(r"(?<![\\a-z])[a-z]{2,}")
 OR = re.compile(r"\\text\s*\{\s*or\s*\}|\\lor(?![a-zA-Z])|\bor\b")
+UNION = re.compile(rf"{OR.pattern}|\\(?:vee|cup)(?![a-zA-Z])")
+INTERSECTION = re.compile(r"\\text\s*\{\s*and\s*\}|\\(?:land|wedge|cap)(?![a-zA-Z])|\band\b")
+A_LETTER = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z](?![a-zA-Z])")
 _GROUPS = re.compile(r";(?:\\ )?|\\text\s*\{\s*or\s*\}|\bor\b|\\\\")
 
 
@@ -227,9 +230,14 @@ def _label(part: str) -> tuple[str, str]:
     )
 
 
+def without_sizes(text: str) -> str:
+    r"""Remove \left and \right."""
+    return text.replace("\\left", "").replace("\\right", "")
+
+
 def split_parts(text: str) -> Parts | None:
     """Brackets and top-level parts of a text in one spelling; None: unmatched brackets."""
-    text = text.replace(",\\!", ",").replace("\\left", "").replace("\\right", "")
+    text = without_sizes(text.replace(",\\!", ","))
     text = AND_OR.sub(",", re.sub(r"(?<!\\)\\[,!;: ]", " ", text)).strip()
     if matrix := _MATRIX.fullmatch(text):
         rows = [

@@ -120,21 +120,41 @@ def _spelled(operation: Any, argument: Any) -> set[str] | None:
     if operation in _OF_NO_WIDTH:
         return {""}
     if operation is tree.IN:
-        signs = {chr(value) for kind, value in argument if kind is tree.LITERAL}
-        return signs if len(signs) == len(argument) else None
+        return _signs_of_class(argument)
+    if operation is tree.BRANCH:
+        return _spelled_by_branches(argument[1])
     if operation is tree.SUBPATTERN:
         return _spelled_by(argument[3])
     if operation is tree.ATOMIC_GROUP:
         return _spelled_by(argument)
-    if operation in _REPEATS and argument[1] == 1:
-        inside = _spelled_by(argument[2])
-        return inside | {""} if inside is not None and argument[0] == 0 else inside
-    if operation is not tree.BRANCH:
+    if operation in _REPEATS:
+        return _spelled_once(*argument)
+    return None
+
+
+def _signs_of_class(members: Any) -> set[str] | None:
+    """Return the signs of a class that lists them; None: it has ranges, or is what they are not."""
+    if any(kind is not tree.LITERAL for kind, _ in members):
         return None
-    branches = [_spelled_by(branch) for branch in argument[1]]
-    if any(branch is None for branch in branches):
-        return None
-    return set().union(*(branch for branch in branches if branch is not None))
+    return {chr(value) for _, value in members}
+
+
+def _spelled_by_branches(branches: Any) -> set[str] | None:
+    spelled: set[str] = set()
+    for branch in branches:
+        texts = _spelled_by(branch)
+        if texts is None:
+            return None
+        spelled |= texts
+    return spelled
+
+
+def _spelled_once(least: int, most: int, sequence: Any) -> set[str] | None:
+    """Return what stands once or, if `least` is 0, not at all; None: it may come again."""
+    inside = _spelled_by(sequence) if most == 1 else None
+    if inside is None or least > 0:
+        return inside
+    return inside | {""}
 
 
 def _spelled_by(sequence: Any) -> set[str] | None:
