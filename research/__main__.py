@@ -249,6 +249,36 @@ def shares(
 
 
 @main.command()
+@of_run
+@of_experiment
+@of_model
+@as_json_too
+def reading(
+    settings: tuple[str, ...], experiment: str, model: str | None, as_json: bool
+) -> None:
+    """Measure what a right answer in the prompt is worth to the model, on training problems: a teacher that cannot read teaches
+    nothing."""
+    from dataclasses import asdict
+
+    from r3_openrlhf.problems.sources import load_problems
+    from research.controls import reading as measure_reading
+    from research.loop import Lab
+
+    config = load(experiment, list(settings))
+    labels = load_problems(config.data).labels
+    with _display() as display:
+        display.phase(MODEL)
+        policy = Lab(config, model_dir=model)
+        display.phase(f"{len(labels)} problems, with and without a right answer in the prompt")
+        measured = measure_reading(policy, labels)
+    if as_json:
+        click.echo(json.dumps(measured, default=asdict))
+        return
+    for name, interval in measured.items():
+        click.echo(f"{name}: {interval}")
+
+
+@main.command()
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--variants",
@@ -373,6 +403,13 @@ def agents_evidence(file: Path, add: Path | None) -> None:
     "--arms",
     help="Compare these alone, up to the tokens that all of theirs have; commas between them.",
 )
+@click.option(
+    "--equal",
+    default="generated",
+    show_default=True,
+    type=click.Choice(("generated", "trained", "computed")),
+    help="Tokens of which all arms have the same number; computed: trained ones and a third of the teacher's.",
+)
 def evidence(
     file: Path,
     reference: str | None,
@@ -380,6 +417,7 @@ def evidence(
     add: tuple[Path, ...],
     without: tuple[int, ...],
     arms: str | None,
+    equal: str,
 ) -> None:
     """Compare the runs in a file of evidence: one row for each arm.
 
@@ -394,7 +432,7 @@ def evidence(
         files.add(file, RunDirectory.open(run), tuning=tuning)
     chosen = arms.split(",") if arms else ()
     regime = files.read_regime(
-        file, tuning=tuning, without=without, arms=chosen, reference=reference
+        file, tuning=tuning, without=without, arms=chosen, reference=reference, equal=equal
     )
     click.echo(files.regime_table(regime))
 
