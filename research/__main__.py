@@ -54,6 +54,7 @@ def main() -> None:
     python -m research agents                                    estimators of trajectories, in a small world
     python -m research controls                                  on the model that the study starts from
     python -m research shares --experiment lab_own_skills        which regime a run starts in
+    python -m research reading --experiment lab_own_skills model.path=research.facts:reads
     python -m research train algo=r3 train.seed=1 run_dir=runs/try
 
     The same experiment on the whole stack: r3 train experiment=research/experiments/lab.yaml algo=r3.
@@ -435,6 +436,19 @@ def evidence(
         file, tuning=tuning, without=without, arms=chosen, reference=reference, equal=equal
     )
     click.echo(files.regime_table(regime))
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--arm", required=True, help="The part of the names before _lrRATE or _cCOEF_lrRATE."
+)
+def tuned(file: Path, arm: str) -> None:
+    """Print the settings of an arm that did best in the tuning runs of a file of evidence."""
+    from research import evidence as files
+
+    chosen = files.tuned(file, arm)
+    click.echo(" ".join(f"{key}={value}" for key, value in chosen.items()))
 
 
 def _display():

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -212,6 +214,32 @@ def is_in(
             "the evidence of this study in another file"
         )
     return True
+
+
+# ── what tuning chose ──
+
+_TRIED = re.compile(r"(.+?)(_c[\d.e-]+)?_lr[\d.e-]+")  # ARM_cCOEF_lrRATE
+CHOSEN = ("distill.coef", "train.learning_rate")
+
+
+def tuned(file: Path, arm: str) -> dict[str, Any]:
+    """Return those of CHOSEN that the arm's best tuning runs set: the highest mean over seeds of final accuracy and mean
+    accuracy. R3Error: there are no runs named ARM_lrRATE or ARM_cCOEF_lrRATE."""
+    scores: dict[str, list[float]] = {}
+    settings: dict[str, dict[str, Any]] = {}
+    for record in read(file):
+        found = _TRIED.fullmatch(record.arm)
+        if not record.tuning or found is None or found[1] != arm:
+            continue
+        accuracies = record.curve["pass_at_1"]
+        scores.setdefault(record.arm, []).append((accuracies[-1] + fmean(accuracies)) / 2)
+        settings[record.arm] = record.settings
+    if not scores:
+        raise R3Error(
+            f"{file} has no tuning runs of {arm}; run research/teacher.sh with TUNE=1"
+        )
+    best = max(scores, key=lambda name: fmean(scores[name]))
+    return {key: settings[best][key] for key in CHOSEN if key in settings[best]}
 
 
 # ── tables ──

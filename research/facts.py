@@ -39,9 +39,9 @@ EASY_RATE, HALF_KNOWN_RATES, MISCONCEPTION = (
 WAYS = (0.7, 0.3)  # of what is right in a hard cell
 FILLER = "hm"
 VOCAB_SIZE, BATCH_SIZE = 1472, 192
-REFLECTION_SHARE = LESSON_SHARE = (
-    0.4  # of the batches, for a model that reads attempts or solutions
-)
+REFLECTION_SHARE = 0.4
+# of a model that reads solutions: share of the batches, and their size; copying takes few examples
+LESSON_SHARE, LESSON_BATCH_SIZE = 0.3, 64
 
 Cell = tuple[int, int]
 
@@ -197,11 +197,11 @@ def train_tokenizer(*, reads: bool = False) -> PreTrainedTokenizerFast:
 def draw_examples(
     rng: random.Random, *, policy: Policy, table: dict[Cell, Fact]
 ) -> list[Example]:
-    """BATCH_SIZE examples of one kind: little padding."""
+    """Examples of one kind, BATCH_SIZE or LESSON_BATCH_SIZE of them: little padding."""
     if policy.reflects and rng.random() < REFLECTION_SHARE:
         return [_draw_reflection(rng, policy, table) for _ in range(BATCH_SIZE)]
     if policy.reads and rng.random() < LESSON_SHARE:
-        return [_draw_lesson(rng, policy, table) for _ in range(BATCH_SIZE)]
+        return [_draw_lesson(rng, policy, table) for _ in range(LESSON_BATCH_SIZE)]
     return [_draw_example(rng, policy, table) for _ in range(BATCH_SIZE)]
 
 
