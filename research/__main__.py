@@ -54,6 +54,7 @@ def main() -> None:
     python -m research agents                                    estimators of trajectories, in a small world
     python -m research controls                                  on the model that the study starts from
     python -m research shares --experiment lab_own_skills        which regime a run starts in
+    python -m research reading --experiment lab_own_skills model.path=research.facts:reads
     python -m research train algo=r3 train.seed=1 run_dir=runs/try
 
     The same experiment on the whole stack: r3 train experiment=research/experiments/lab.yaml algo=r3.
@@ -249,6 +250,36 @@ def shares(
 
 
 @main.command()
+@of_run
+@of_experiment
+@of_model
+@as_json_too
+def reading(
+    settings: tuple[str, ...], experiment: str, model: str | None, as_json: bool
+) -> None:
+    """Measure what a right answer in the prompt is worth to the model, on training problems: a teacher that cannot read teaches
+    nothing."""
+    from dataclasses import asdict
+
+    from r3_openrlhf.problems.sources import load_problems
+    from research.controls import reading as measure_reading
+    from research.loop import Lab
+
+    config = load(experiment, list(settings))
+    labels = load_problems(config.data).labels
+    with _display() as display:
+        display.phase(MODEL)
+        policy = Lab(config, model_dir=model)
+        display.phase(f"{len(labels)} problems, with and without a right answer in the prompt")
+        measured = measure_reading(policy, labels)
+    if as_json:
+        click.echo(json.dumps(measured, default=asdict))
+        return
+    for name, interval in measured.items():
+        click.echo(f"{name}: {interval}")
+
+
+@main.command()
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--variants",
@@ -373,6 +404,13 @@ def agents_evidence(file: Path, add: Path | None) -> None:
     "--arms",
     help="Compare these alone, up to the tokens that all of theirs have; commas between them.",
 )
+@click.option(
+    "--equal",
+    default="generated",
+    show_default=True,
+    type=click.Choice(("generated", "trained", "computed")),
+    help="Tokens of which all arms have the same number; computed: trained ones and a third of the teacher's.",
+)
 def evidence(
     file: Path,
     reference: str | None,
@@ -380,6 +418,7 @@ def evidence(
     add: tuple[Path, ...],
     without: tuple[int, ...],
     arms: str | None,
+    equal: str,
 ) -> None:
     """Compare the runs in a file of evidence: one row for each arm.
 
@@ -394,9 +433,22 @@ def evidence(
         files.add(file, RunDirectory.open(run), tuning=tuning)
     chosen = arms.split(",") if arms else ()
     regime = files.read_regime(
-        file, tuning=tuning, without=without, arms=chosen, reference=reference
+        file, tuning=tuning, without=without, arms=chosen, reference=reference, equal=equal
     )
     click.echo(files.regime_table(regime))
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--arm", required=True, help="The part of the names before _lrRATE or _cCOEF_lrRATE."
+)
+def tuned(file: Path, arm: str) -> None:
+    """Print the settings of an arm that did best in the tuning runs of a file of evidence."""
+    from research import evidence as files
+
+    chosen = files.tuned(file, arm)
+    click.echo(" ".join(f"{key}={value}" for key, value in chosen.items()))
 
 
 def _display():

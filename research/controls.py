@@ -7,24 +7,30 @@ entropy rank: do truncated responses that rank high turn out right more often wh
 from __future__ import annotations
 
 import random
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from r3_openrlhf.method.core.distill import Lesson, lesson_metrics
 from r3_openrlhf.method.core.entropy import entropy_statistics
 from r3_openrlhf.method.core.groups import GroupState, group_state
+from r3_openrlhf.method.core.mixed_batch import MixedBatch
 from r3_openrlhf.method.core.ranking import mean_logprob, ranking_rewards
 from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.method.prompts import PromptMaker
 from r3_openrlhf.method.r3 import R3
+from r3_openrlhf.method.settings import DistillSettings
 from r3_openrlhf.method.types import Context, Rollout, Verdict
 from r3_openrlhf.problems.training_file import Label
 from research.bootstrap import ControlEstimate, bootstrap
 from research.loop import Lab, Sampled, by_group, replace_group
+from research.update import Target, TrainedRow, score
 from research.worlds import WORLDS, is_earned
 
 
@@ -142,6 +148,72 @@ def reflection_against_resampling(
     result["tokens/reflection"] = bootstrap([tokens["reflection"]])
     result["tokens/resampling"] = bootstrap([tokens["resampling"]])
     return result
+
+
+# ── does the policy read a success? ──
+
+
+def reading(lab: Lab, labels: list[Label], *, seed: int = 0) -> dict[str, ControlEstimate]:
+    """Mean over problems, each with one right answer drawn from its references.
+
+    right: share of responses that are right, with that answer in the prompt, without it, and with another problem's in its place;
+    logprob: of the answer's tokens, mean over tokens, behind the same prompts."""
+    rng = random.Random(seed)
+    shown = {}
+    for label in labels:
+        ids = [
+            *lab.encode(rf"\boxed{{{rng.choice(label.references)}}}"),
+            lab.tokenizer.eos_token_id,
+        ]
+        shown[label.uid] = replace(
+            lab.ask([(label, lab.plain_prompt(label), Context.PLAIN)], n=1)[0].rollout,
+            response_ids=np.array(ids, np.int32),
+        )
+    others = [*labels[1:], *labels[:1]]
+    prompts = {
+        "with": [_with_success(lab, label, shown[label.uid]) for label in labels],
+        "without": [lab.plain_prompt(label) for label in labels],
+        "with another's": [
+            _with_success(lab, label, shown[other.uid])
+            for label, other in zip(labels, others, strict=True)
+        ],
+    }
+    result: dict[str, ControlEstimate] = {}
+    for name, of_labels in prompts.items():
+        sampled = by_uid(
+            lab.ask(
+                [
+                    (label, prompt, Context.PLAIN)
+                    for label, prompt in zip(labels, of_labels, strict=True)
+                ],
+                n=lab.config.held_out.n_samples,
+                generator=torch.Generator().manual_seed(seed),
+            )
+        )
+        result[f"right/{name}"] = bootstrap([accuracy(sampled[one.uid]) for one in labels])
+        rows = [
+            TrainedRow(
+                prompt_ids=lab.encode(prompt),
+                response_ids=shown[label.uid].response_ids,
+                advantage=0.0,
+            )
+            for label, prompt in zip(labels, of_labels, strict=True)
+        ]
+        scores = score(
+            lab.model,
+            rows,
+            temperature=lab.config.rollout.temperature,
+            micro_batch_size=lab.config.train.micro_batch_size,
+        )
+        result[f"logprob/{name}"] = bootstrap([float(one.logprobs.mean()) for one in scores])
+    return result
+
+
+def _with_success(lab: Lab, label: Label, success: Rollout) -> str:
+    prompt = lab.render.teacher(label, success, settings=lab.config.distill)
+    if prompt is None:
+        raise R3Error(f"a success of {label.problem!r} does not fit; raise data.max_len")
+    return prompt
 
 
 # ── (b) does the entropy rank mean anything? ──
@@ -368,10 +440,108 @@ class KnownAndFree(KnownSuccesses, FreeCollapsed):
         return super().teaches(group) or (wrong and group[0].rollout.uid in self.known)
 
 
+# ── a teacher (method/core/distill.py) ──
+
+
+class OfOtherProblems:
+    """A prompt maker whose teacher is shown the success of another problem."""
+
+    def __init__(self, render: PromptMaker, successes: Sequence[Rollout], seed: str) -> None:
+        self.render, self.successes = render, successes
+        self._rng = random.Random(seed)
+
+    def plain(self, problem: Any) -> Any:
+        """Return the problem's own prompt."""
+        return self.render.plain(problem)
+
+    def reflection(self, problem: Any, error: Rollout | None) -> Any | None:
+        """Return the problem's own prompt with an error."""
+        return self.render.reflection(problem, error)
+
+    def teacher(
+        self,
+        problem: Any,
+        success: Rollout | None,
+        *,
+        settings: DistillSettings,
+        error: Rollout | None = None,
+    ) -> Any | None:
+        """Return the teacher's prompt with another problem's success. None: there is none yet, or it would show no success."""
+        others = [one for one in self.successes if one.uid != problem.uid]
+        if success is None or not others:
+            return None
+        other = self._rng.choice(others)
+        return self.render.teacher(problem, other, settings=settings, error=error)
+
+
+class ShuffledLessons(R3):
+    """Teaches the rows that would be taught, with successes of other problems out of the last KEPT ones."""
+
+    KEPT = 512
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._successes: deque[Rollout] = deque(maxlen=self.KEPT)
+
+    def lessons(
+        self,
+        batch: MixedBatch,
+        *,
+        step: int,
+        problems: Callable[[Rollout], Any],
+        render: PromptMaker,
+    ) -> list[Lesson]:
+        """Choose the same rows, and prompts that say nothing about them."""
+        self._successes += [
+            row.rollout
+            for row in batch.rows
+            if not row.recalled and row.rollout.verdict is Verdict.CORRECT
+        ]
+        seed = f"{self.seed}/shuffled/{step}"
+        other = OfOtherProblems(render, list(self._successes), seed)
+        return super().lessons(batch, step=step, problems=problems, render=other)
+
+
+class ShuffledTeacher(Lab):
+    """A control with as many taught rows as distill, but without its information. It must not help."""
+
+    r3_class = ShuffledLessons
+
+
+class SupervisedLessons(Lab):
+    """Cross-entropy on the very successes that a teacher would be shown, with distill.coef in front of it, in the place of
+    the teacher's term: each is one more row behind the plain prompt."""
+
+    def teach(self, batch: MixedBatch, r3: R3) -> tuple[dict[int, Target], dict[str, float]]:
+        """Score nothing."""
+        fates = batch.lesson_fates.values()
+        metrics = lesson_metrics(fates, {}, {}, bound=r3.settings.distill.bound)
+        return {}, metrics | {"teacher_tokens": 0.0}
+
+    def trained_rows(
+        self, batch: MixedBatch, targets: Mapping[int, Target]
+    ) -> list[TrainedRow]:
+        """Return the rows, and after them the successes of the lessons."""
+        rows = super().trained_rows(batch, targets)
+        for index, lesson in batch.lessons.items():
+            if lesson.success is None:
+                continue
+            rows.append(
+                TrainedRow(
+                    prompt_ids=batch.prompt_ids_of(batch.rows[index]),
+                    response_ids=lesson.success.response_ids,
+                    advantage=self.config.distill.coef,
+                )
+            )
+        return rows
+
+
 LAB_OF_CONTROL: dict[str, type[Lab]] = {
     "r3_shuffled_replay": ShuffledReplay,
     "r3_known_successes": KnownSuccesses,
     "r3_recall_successes": SuccessesOnly,
     "r3_free_collapsed": FreeCollapsed,
     "r3_known_free": KnownAndFree,
+    "r3_shuffled_teacher": ShuffledTeacher,
+    "r3_supervised_lessons": SupervisedLessons,
 }

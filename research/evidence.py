@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -39,6 +41,7 @@ CURVE = ("step", "generated_tokens", "pass_at_1")
 COUNTED = (
     "generated_tokens",
     "trained_tokens",
+    "teacher_tokens",  # read by the teacher, without a gradient
     "sft_tokens",
     "time/step_s",  # in the lab; timing/... on the whole stack
     "time/sampling_s",
@@ -57,6 +60,13 @@ COUNTED = (
     "r3/groups/collapsed_after",
     "r3/filter/dropped_groups",
 )
+# what arms are compared at equal amounts of -> the counts that make it up, and their factors
+EQUAL: dict[str, dict[str, float]] = {
+    "generated": {"generated_tokens": 1.0},
+    "trained": {"trained_tokens": 1.0},  # prompts and responses of the update
+    # the teacher's pass has no gradient: a forward pass costs a third of an update's
+    "computed": {"trained_tokens": 1.0, "teacher_tokens": 1 / 3},
+}
 SOLUTIONS = ("solved", "style", "warm_up")  # of data.reasoning_gym
 # where and as which run: no part of what was computed
 NOT_COMPARED = ("run_dir", "arm", "train.seed")
@@ -206,6 +216,32 @@ def is_in(
     return True
 
 
+# ── what tuning chose ──
+
+_TRIED = re.compile(r"(.+?)(_c[\d.e-]+)?_lr[\d.e-]+")  # ARM_cCOEF_lrRATE
+CHOSEN = ("distill.coef", "train.learning_rate")
+
+
+def tuned(file: Path, arm: str) -> dict[str, Any]:
+    """Return those of CHOSEN that the arm's best tuning runs set: the highest mean over seeds of final accuracy and mean
+    accuracy. R3Error: there are no runs named ARM_lrRATE or ARM_cCOEF_lrRATE."""
+    scores: dict[str, list[float]] = {}
+    settings: dict[str, dict[str, Any]] = {}
+    for record in read(file):
+        found = _TRIED.fullmatch(record.arm)
+        if not record.tuning or found is None or found[1] != arm:
+            continue
+        accuracies = record.curve["pass_at_1"]
+        scores.setdefault(record.arm, []).append((accuracies[-1] + fmean(accuracies)) / 2)
+        settings[record.arm] = record.settings
+    if not scores:
+        raise R3Error(
+            f"{file} has no tuning runs of {arm}; run research/teacher.sh with TUNE=1"
+        )
+    best = max(scores, key=lambda name: fmean(scores[name]))
+    return {key: settings[best][key] for key in CHOSEN if key in settings[best]}
+
+
 # ── tables ──
 
 
@@ -218,6 +254,7 @@ class Regime:
     collapsed: float | None  # of the reference's groups, as they were sampled
     all_wrong: float | None  # of the reference's groups
     needed: SeedEstimate | None  # of the reference's tokens: those outside its all-wrong groups
+    equal: str = "generated"  # one of EQUAL
 
 
 def read_regime(
@@ -227,14 +264,16 @@ def read_regime(
     without: Sequence[int] = (),
     arms: Sequence[str] = (),
     reference: str | None = None,
+    equal: str = "generated",
 ) -> Regime:
-    """Compare the runs in a file, but for the seeds in `without`; of `arms` alone where any are named. Raises R3Error as `read` and `compare` do, and where there are none."""
+    """Compare the runs in a file, but for the seeds in `without`; of `arms` alone where any are named; at equal amounts of one of
+    EQUAL. Raises R3Error as `read` and `compare` do, and where there are none."""
     records = [
         record
         for record in read(file)
         if record.tuning == tuning and record.seed not in without
     ]
-    runs = [as_run(record) for record in records if not arms or record.arm in arms]
+    runs = [as_run(record, equal=equal) for record in records if not arms or record.arm in arms]
     if not runs:
         raise R3Error(
             f"there are no such runs in {file}; `python -m research study --evidence {file}` adds some"
@@ -247,6 +286,7 @@ def read_regime(
         collapsed=_share(of_reference, "r3/groups/collapsed_before", dropped=True),
         all_wrong=_share(of_reference, "r3/groups/none_correct", dropped=False),
         needed=tokens_without_all_wrong(of_reference),
+        equal=equal,
     )
 
 
@@ -262,12 +302,32 @@ def _drawn(settings: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def as_run(evidence: Evidence) -> Run:
-    """Convert for `compare`. The lines of `metrics` are the stretches between two evaluations, not steps: sums over them are the
-    run's, means over steps are not."""
+def _amounts(evidence: Evidence, equal: str) -> Numbers:
+    """Return what the run has used of one of EQUAL, at each evaluation. R3Error: it did not count that."""
     count = len(evidence.curve["step"])
+    total: Numbers = [0.0] * count
+    for key, factor in EQUAL[equal].items():
+        amounts = evidence.sums.get(key)
+        if amounts is None and key == "teacher_tokens":
+            continue  # an arm without a teacher
+        if amounts is None:
+            raise R3Error(
+                f"{evidence.name} did not count {key}; compare at equal generated tokens"
+            )
+        for i, amount in enumerate(amounts):
+            total[i] += factor * amount
+    return total
+
+
+def as_run(evidence: Evidence, *, equal: str = "generated") -> Run:
+    """Convert for `compare`. The lines of `metrics` are the stretches between two evaluations, not steps: sums over them are the
+    run's, means over steps are not. The tokens of its curve are those of `equal`, one of EQUAL."""
+    count = len(evidence.curve["step"])
+    curve = dict(evidence.curve)
+    if equal != "generated":
+        curve["generated_tokens"] = _amounts(evidence, equal)
     evaluations = [
-        {key: values[i] for key, values in evidence.curve.items()} | evidence.evaluation
+        {key: values[i] for key, values in curve.items()} | evidence.evaluation
         for i in range(count)
     ]
     metrics = []
@@ -277,7 +337,7 @@ def as_run(evidence: Evidence) -> Run:
         }
         line |= {
             "step": evidence.curve["step"][i],
-            "generated_tokens_total": evidence.curve["generated_tokens"][i],
+            "generated_tokens_total": curve["generated_tokens"][i],
         }
         metrics.append(line)
     return Run(
@@ -336,7 +396,7 @@ def regime_table(regime: Regime) -> str:
         "",
         f"{_percent(regime.collapsed)} of `{reference}`'s groups collapse, {_percent(regime.all_wrong)} are all wrong. Held-out "
         f"accuracy on {how['num_problems']} problems x {how['n_samples']} responses, "
-        f"{_start(comparison)} before training; all arms at {comparison.equal_tokens:,.0f} generated tokens. If all-wrong "
+        f"{_start(comparison)} before training; all arms at {comparison.equal_tokens:,.0f} {regime.equal} tokens. If all-wrong "
         f"groups were free, `{reference}` would reach its final accuracy with {interval_text(regime.needed, '.2f')} of its tokens.",
         "",
         f"| arm | seeds | accuracy | vs. `{reference}`, paired | mean over the run, vs. `{reference}` | tokens to "

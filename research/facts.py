@@ -40,6 +40,8 @@ WAYS = (0.7, 0.3)  # of what is right in a hard cell
 FILLER = "hm"
 VOCAB_SIZE, BATCH_SIZE = 1472, 192
 REFLECTION_SHARE = 0.4
+# of a model that reads solutions: share of the batches, and their size; copying takes few examples
+LESSON_SHARE, LESSON_BATCH_SIZE = 0.3, 64
 
 Cell = tuple[int, int]
 
@@ -54,6 +56,7 @@ class Policy:
         spread: of a hard cell's rate, in nats.
         filler: (share of the solutions that begin with words that do nothing, how many).
         reflects: rate at which a cell that was wrong in a shown attempt is right in the next one; 0: it reads no attempts.
+        reads: rate at which an entry of a shown solution is given again; 0: it reads no solutions.
         trained: which parameters a run trains, by the beginning of their names.
     """
 
@@ -62,6 +65,7 @@ class Policy:
     spread: float = 0.6
     filler: tuple[float, int] = (0.0, 0)
     reflects: float = 0.0
+    reads: float = 0.0
     trained: str = "model.layers"
     hidden_size: int = 128
     num_layers: int = 1
@@ -74,6 +78,9 @@ POLICIES = {
     "walk": Policy(walk=True, num_layers=2),
     "filler": Policy(pass_rate=0.3, filler=(0.5, 10)),
     "reflects": Policy(reflects=0.6, num_layers=2, num_steps=1600),
+    "reads": Policy(reads=0.99, num_steps=600),
+    "no_room_reads": Policy(reads=0.99, hidden_size=64, num_layers=2, num_steps=600),
+    "reflects_reads": Policy(reflects=0.6, reads=0.99, num_layers=2, num_steps=2000),
 }
 
 
@@ -138,7 +145,7 @@ def solution(entries: list[int]) -> str:
 def build(directory: Path, name: str) -> None:
     """Train a model of POLICIES and write it with its tokenizer into `directory` (float32, three megabytes)."""
     policy = POLICIES[name]
-    tokenizer = train_tokenizer()
+    tokenizer = train_tokenizer(reads=policy.reads > 0)
     recipe = Recipe(
         vocab_size=VOCAB_SIZE,
         hidden_size=policy.hidden_size,
@@ -157,8 +164,9 @@ def build(directory: Path, name: str) -> None:
     model.save_pretrained(directory)
 
 
-def train_tokenizer() -> PreTrainedTokenizerFast:
-    """Each symbol and each fixed line of the reflection prompt is a token."""
+def train_tokenizer(*, reads: bool = False) -> PreTrainedTokenizerFast:
+    """Each symbol and each fixed line of the reflection prompt is a token; with `reads` those of the teacher's prompt, too."""
+    from r3_openrlhf.method.core import teacher_prompt
     from r3_openrlhf.method.core.reflection import (
         ATTEMPT_BEGINS,
         ATTEMPT_ENDS,
@@ -173,6 +181,13 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
         *GUIDANCE.split("\n"),
         r"\boxed{",
     ]
+    if reads:
+        lines += [
+            teacher_prompt.SUCCESS_INTRODUCTION,
+            teacher_prompt.SUCCESS_BEGINS,
+            teacher_prompt.SUCCESS_ENDS,
+            teacher_prompt.REQUEST,
+        ]
     lines += [f"{axis}{number:02}" for axis in "rx" for number in range(SIZE)]
     lines += [f"c{number:04}" for number in range(SIZE * SIZE)]
     corpus = ["user\nRead .", "user\nWalk from  by .", "assistant\n", f"{FILLER} " * 4] * 10
@@ -182,9 +197,11 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
 def draw_examples(
     rng: random.Random, *, policy: Policy, table: dict[Cell, Fact]
 ) -> list[Example]:
-    """BATCH_SIZE examples of one kind: little padding."""
+    """Examples of one kind, BATCH_SIZE or LESSON_BATCH_SIZE of them: little padding."""
     if policy.reflects and rng.random() < REFLECTION_SHARE:
         return [_draw_reflection(rng, policy, table) for _ in range(BATCH_SIZE)]
+    if policy.reads and rng.random() < LESSON_SHARE:
+        return [_draw_lesson(rng, policy, table) for _ in range(LESSON_BATCH_SIZE)]
     return [_draw_example(rng, policy, table) for _ in range(BATCH_SIZE)]
 
 
@@ -216,6 +233,22 @@ def _draw_reflection(rng: random.Random, policy: Policy, table: dict[Cell, Fact]
     )
 
 
+def _draw_lesson(rng: random.Random, policy: Policy, table: dict[Cell, Fact]) -> Example:
+    """A solution is in the prompt, as distill shows one, and is given again. Its entries are drawn evenly from all, so
+    that no fact is learned from it, and reading is the only way to know them."""
+    from r3_openrlhf.method.core.teacher_prompt import teacher_message
+
+    rows, columns = _draw_problem(rng, policy)
+    shown = [rng.randrange(SIZE) for _ in range(STEPS)]
+    given = draw_solution(rng, policy, table, rows, columns, {})
+    for step, entry in enumerate(shown):
+        if rng.random() < policy.reads:
+            given[step] = entry
+    return teacher_message(problem_text(policy, rows, columns), solution(shown)), solution(
+        given
+    )
+
+
 def _draw_problem(rng: random.Random, policy: Policy) -> tuple[list[int], list[int]]:
     rows = [rng.randrange(SIZE) for _ in range(1 if policy.walk else STEPS)]
     return rows, [rng.randrange(SIZE) for _ in range(STEPS)]
@@ -242,4 +275,6 @@ def draw_solution(
 
 
 # model.path=research.facts:table, and so on
-table, no_room, walk, filler, reflects = (partial(build, name=name) for name in POLICIES)
+table, no_room, walk, filler, reflects, reads, no_room_reads, reflects_reads = (
+    partial(build, name=name) for name in POLICIES
+)

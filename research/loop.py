@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import fmean
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.algorithms import MAKERS, overlong_penalty
 from r3_openrlhf.config.words import LossAggregation
 from r3_openrlhf.method.core.batch_metrics import trained_tokens
+from r3_openrlhf.method.core.distill import DISTILL_LOSSES
 from r3_openrlhf.method.core.groups import GroupState, group_state
 from r3_openrlhf.method.core.mixed_batch import MixedBatch
 from r3_openrlhf.method.core.rewards import outcome_reward
@@ -43,8 +45,9 @@ from r3_openrlhf.runs.models.locate import resolve_model
 from research.sampling import Sample, sample
 from research.successes import begin
 from research.sums import is_right
+from research.teacher import teach
 from research.trunk import Trunk, kept_of, num_frozen_layers
-from research.update import TrainedRow, accumulate_gradient, make_optimizer, step
+from research.update import Target, TrainedRow, accumulate_gradient, make_optimizer, step
 
 MAX_GRAD_NORM = 1.0  # OpenRLHF's default
 
@@ -95,6 +98,7 @@ class Lab:
         self.tokens = 0  # response tokens sampled for training so far
         self.render = RunPrompts(config, self.tokenizer)
         self._prompt_ids: dict[str, np.ndarray] = {}
+        self._asked: dict[str, Label] = {}  # uid -> the problem
         # (uid, response) -> text, is it right
         self._judged: dict[tuple[str, bytes], tuple[str, bool]] = {}
         self._grade = (
@@ -130,6 +134,7 @@ class Lab:
         generator: torch.Generator | None = None,
     ) -> list[Sampled]:
         """`n` graded rollouts of each (problem, prompt, context), prompt by prompt."""
+        self._asked.update((label.uid, label) for label, _, _ in questions)
         samples = sample(
             self.model,
             [self.encode(prompt) for _, prompt, _ in questions],
@@ -206,11 +211,17 @@ class Lab:
         return sampled, prompts.metrics()
 
     def mixed_batch(self, sampled: list[Sampled], r3: R3) -> MixedBatch:
-        """Recall, rank, advantages, as on the whole stack."""
+        """Recall, choose lessons, rank, advantages, as on the whole stack."""
         batch = r3.recall(
             [response.rollout for response in sampled],
             step=self.step,
             groups=[response.group for response in sampled],
+        )
+        r3.lessons(
+            batch,
+            step=self.step,
+            problems=lambda rollout: self._asked[rollout.uid],
+            render=self.render,
         )
         if self.config.algorithm.overlong_penalty:  # the stack's is OpenRLHF's own
             for row in batch.rows:
@@ -223,24 +234,42 @@ class Lab:
     def prepare_history(self, labels: list[Label], r3: R3) -> None:
         """Prepare the history before the first step. Does nothing here; a control overrides it."""
 
-    def update(self, batch: MixedBatch) -> Update:
+    def teach(self, batch: MixedBatch, r3: R3) -> tuple[dict[int, Target], dict[str, float]]:
+        """Set the token advantages of taught rows, or return their targets; and metrics. See research/teacher.py."""
+        return teach(self, batch, r3)
+
+    def trained_rows(
+        self, batch: MixedBatch, targets: Mapping[int, Target]
+    ) -> list[TrainedRow]:
+        """Return a row for each of `batch.trained`, in their order; further rows may follow.
+        targets: of taught rows, by their index."""
+        rows = []
+        for row in batch.trained:
+            advantage: float | np.ndarray = row.advantage
+            if row.token_advantages is not None:
+                advantage = row.token_advantages
+            rows.append(
+                TrainedRow(
+                    prompt_ids=batch.prompt_ids_of(row),
+                    response_ids=row.rollout.response_ids,
+                    advantage=advantage,
+                    old_logprobs=row.old_logprobs,
+                    recalled=row.recalled,
+                    target=targets.get(row.index),
+                )
+            )
+        return rows
+
+    def update(
+        self, batch: MixedBatch, targets: Mapping[int, Target] = MappingProxyType({})
+    ) -> Update:
         """train.inner_epochs passes over the trained rows of the mixed groups, one optimizer step each.
 
         A row without stored log-probs has ratio 1 in the first pass. In the others its ratio is taken against the log-probs
         from before the first one, as OpenRLHF's is (ppo_actor.py:175, 244).
         """
         config = self.config
-        rows = []
-        for row in batch.trained:
-            rows.append(
-                TrainedRow(
-                    prompt_ids=batch.prompt_ids_of(row),
-                    response_ids=row.rollout.response_ids,
-                    advantage=row.advantage,
-                    old_logprobs=row.old_logprobs,
-                    recalled=row.recalled,
-                )
-            )
+        rows = self.trained_rows(batch, targets)
         losses, norms, ratio_max = [], [], 0.0
         smallest: list[float] = []
         for number in range(config.train.inner_epochs):
@@ -252,12 +281,14 @@ class Lab:
                 settings=config.loss_settings,
                 loss=config.loss,
                 by_token=config.train.loss_aggregation == LossAggregation.TOKEN_MEAN,
+                distill_loss=DISTILL_LOSSES[config.distill.loss],
             )
+            of_batch = gradient.logprobs[: len(batch.trained)]
             if number == 0:
                 ratio_max = gradient.ratio_max
                 smallest = [
                     float(np.exp(logprobs - row.rollout.response_logprobs).min())
-                    for row, logprobs in zip(batch.trained, gradient.logprobs, strict=True)
+                    for row, logprobs in zip(batch.trained, of_batch, strict=True)
                     if row.recalled
                     and not row.rehearsed
                     and row.rollout.verdict is Verdict.CORRECT
@@ -313,8 +344,10 @@ class Lab:
             sampling_s = time.perf_counter() - started
             batch = self.mixed_batch(sampled, r3)
             metrics = r3.metrics(batch, step=self.step) | of_prompts
+            targets, of_lessons = self.teach(batch, r3)
+            metrics |= of_lessons
             metrics["trained_tokens"] = trained_tokens(batch, passes=config.train.inner_epochs)
-            update = self.update(batch)
+            update = self.update(batch, targets)
             r3.remember(
                 [response.rollout for response in sampled], step=self.step, epoch=self.epoch
             )

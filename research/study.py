@@ -25,6 +25,8 @@ CONTROLS = (
     "r3_recall_successes",
     "r3_free_collapsed",
     "r3_known_free",
+    "r3_shuffled_teacher",
+    "r3_supervised_lessons",
 )
 # arm -> what it sets on top of r3: the paper's ablations
 ABLATIONS = {

@@ -18,6 +18,8 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
+from research.predictions import Predictions
+
 MOST_KEPT = 20_000  # tokens of prompts; each takes some 40 kB of a model of 135M parameters
 INVISIBLE = torch.finfo(torch.float32).min
 
@@ -177,10 +179,10 @@ class Trunk:
             self, [ids[mask.bool()].numpy() for ids, mask in zip(ids_PT, mask_PT, strict=True)]
         )
 
-    def logprobs(
+    def predictions(
         self, packs: Sequence[tuple[np.ndarray, Sequence[np.ndarray]]], *, temperature: float
-    ) -> Tensor:
-        """[N] of the response tokens of (prompt, responses), pack by pack; with gradients.
+    ) -> Predictions:
+        """Of the response tokens of (prompt, responses), pack by pack; with gradients.
 
         A beginning that several responses share is one place, and what predicts nothing is none."""
         keys = self._read([prompt for prompt, _ in packs])
@@ -226,10 +228,11 @@ class Trunk:
         number = {each: u for u, each in enumerate(dict.fromkeys(predicts))}
         logp_UV = (self._logits(hidden_PDH[pack_U, place_U]) / temperature).log_softmax(-1)
         tokens = np.concatenate([response for _, responses in packs for response in responses])
-        return logp_UV[
-            torch.tensor([number[each] for each in predicts]),
+        return Predictions(
+            logp_UV,
             torch.from_numpy(tokens.astype(np.int64)),
-        ]
+            torch.tensor([number[each] for each in predicts]),
+        )
 
 
 class Decoder:

@@ -22,6 +22,7 @@ from research.evidence import (
     is_in,
     read,
     tokens_without_all_wrong,
+    tuned,
     write,
 )
 from tests.comparison.synthetic import evaluation_of, metrics_of, write_run
@@ -96,6 +97,66 @@ def test_sums_are_of_the_steps_up_to_each_evaluation(tmp_path):
     assert found.sums["trained_tokens"] == [0, 300, 1000]
     assert found.sums["time/step_s"] == [0, 1, 2]
     assert found.sums["r3/groups/none_correct"] == [0, 8, 16]
+
+
+def test_arms_are_compared_at_equal_tokens_of_a_kind(tmp_path):
+    """With a teacher a step trains on as much and reads 300 tokens more, a third of which counts."""
+    records = []
+    for arm, read_tokens in (("grpo", None), ("r3", 300.0)):
+        metrics = [
+            metrics_of(step, trained_tokens=100.0, teacher_tokens=read_tokens)
+            for step in range(1, 5)
+        ]
+        run = write_run(tmp_path / arm, arm=arm, metrics=metrics)
+        records.append(evidence_of(RunDirectory.open(run)))
+    amounts = {
+        equal: [
+            as_run(record, equal=equal).evaluations[-1]["generated_tokens"]
+            for record in records
+        ]
+        for equal in ("generated", "trained", "computed")
+    }
+    assert amounts == {
+        "generated": [400, 400],
+        "trained": [400, 400],
+        "computed": [400, pytest.approx(800)],
+    }
+    file = tmp_path / "two.jsonl.zst"
+    write(file, records)
+    table = CliRunner().invoke(main, ["evidence", str(file), "--equal", "computed"]).output
+    assert "all arms at 400 computed tokens" in table
+    del records[0].sums["trained_tokens"]
+    with pytest.raises(R3Error, match="grpo-1 did not count trained_tokens"):
+        as_run(records[0], equal="computed")
+
+
+def test_the_best_tuning_runs_choose(tmp_path):
+    """By both seeds together, and by the way there as well as by the end."""
+    ends = {
+        "r3_c0.1_lr1e-3": (0.1, (0.3, 0.5)),
+        "r3_c1_lr1e-3": (1.0, (0.6, 0.1)),
+        "r3_more_c1_lr1e-3": (1.0, (0.9, 0.9)),
+    }
+    records = []
+    for arm, (coef, of_seeds) in ends.items():
+        for seed, end in enumerate(of_seeds, start=1):
+            run = write_run(
+                tmp_path / f"{arm}-{seed}",
+                f"distill.coef={coef}",
+                "train.learning_rate=1e-3",
+                arm=arm,
+                seed=seed,
+                accuracies=(0.1, 0.2, end),
+            )
+            records.append(evidence_of(RunDirectory.open(run), tuning=True))
+    records.append(structs.replace(records[-1], arm="r3_c1_lr1e-3", tuning=False))
+    file = tmp_path / "tuning.jsonl.zst"
+    write(file, records)
+    assert tuned(file, "r3") == {"distill.coef": 0.1, "train.learning_rate": 1e-3}
+    output = CliRunner().invoke(main, ["tuned", str(file), "--arm", "r3_more"]).output
+    assert output == "distill.coef=1.0 train.learning_rate=0.001\n"
+    with pytest.raises(R3Error, match="no tuning runs of grpo"):
+        tuned(file, "grpo")
 
 
 def test_seconds_of_a_run_of_the_stack_are_kept(tmp_path):

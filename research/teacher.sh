@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# A teacher from the store (method/core/distill.py) against what it is made of and what it competes with (docs/lab.md), with models
+# that were taught to read a shown solution. Every run is added to a file of evidence, and what is there is not run again, so it can be
+# stopped and started.
+#   TUNE=1 research/teacher.sh       the coefficients of each arm at GRPO's rate, then the rates at the best of them, on seeds
+#                                    that are not reported
+#   research/teacher.sh              every arm at what that chose (`python -m research tuned FILE`), seed by seed
+# WORLD=shared_skills, WORLD=no_room MODEL=no_room_reads, WORLD=visible_errors MODEL=reflects_reads: other worlds. With
+# TUNED=own_skills they take that world's choice. ARMS, SEEDS, RATES, COEFS, JOBS: others.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PATH="$PWD/.venv/bin:$PATH" OMP_NUM_THREADS=1
+
+WORLD=${WORLD:-own_skills}
+SETTINGS=("data.reasoning_gym.world=$WORLD" "model.path=research.facts:${MODEL:-reads}")
+OUT=${OUT:-runs/lab_teacher}
+EVIDENCE=${EVIDENCE:-research/evidence}
+FILE=$EVIDENCE/lab_teacher_$WORLD.jsonl.zst
+CHOICE=$EVIDENCE/lab_teacher_${TUNED:-$WORLD}.jsonl.zst
+RATES=${RATES:-7e-4 1.4e-3 2e-3}
+COEFS=${COEFS:-0.1 0.3 1}
+OFF="replay.enabled=false reflection.enabled=false ranking.enabled=false"
+EARNED="advantage.success_scale=3 replay.old_logprobs=recompute replay.recall_failures=false replay.rehearse.share=0.125"
+EARNED="$EARNED reflection.enabled=false ranking.enabled=false"
+LESSONS="distill.rows=failed distill.source=any distill.group_advantage=all"
+declare -A ARM=(
+    [grpo]="grpo"
+    [r3_earned]="r3_earned"
+    [sdpo]="r3 $OFF distill.coef=1 distill.rows=all distill.source=group distill.group_advantage=none"
+    [srpo]="r3 $OFF distill.rows=failed distill.source=group distill.group_advantage=untaught distill.weight=confident"
+    [r3_teacher]="r3 $EARNED $LESSONS"
+    # controls: a teacher that is shown other problems' successes; cross-entropy on the successes that it is shown
+    [shuffled]="r3_shuffled_teacher $EARNED $LESSONS"
+    [supervised]="r3_supervised_lessons $EARNED $LESSONS"
+)
+# SDPO has the gap alone, whose scale Adam takes away; the shuffled teacher has the numbers of the real one
+WITH_COEF=" srpo r3_teacher supervised "
+FIRST_RATE=1.4e-3 # GRPO's in own_skills.sh
+ARMS=${ARMS:-grpo r3_earned sdpo srpo r3_teacher shuffled supervised}
+
+study() { # study SEEDS [--tuning] --arm ARM ...
+    local seeds=$1
+    shift
+    # shellcheck disable=SC2086
+    python -m research study --experiment lab_own_skills --seeds "$seeds" --jobs "${JOBS:-1}" --out "$OUT/$WORLD" \
+        --evidence "$FILE" "${SETTINGS[@]}" ${MORE:-} "$@" >&2
+}
+chosen() { # chosen ARM: its settings
+    python -m research tuned "$CHOICE" --arm "$1"
+}
+
+tried=()
+if [ "${TUNE:-}" ]; then
+    for arm in $ARMS; do
+        [[ $WITH_COEF == *" $arm "* ]] || continue
+        for coef in $COEFS; do
+            tried+=(--arm "${arm}_c${coef}_lr$FIRST_RATE=${ARM[$arm]} distill.coef=$coef train.learning_rate=$FIRST_RATE")
+        done
+    done
+    [ ${#tried[@]} = 0 ] || study "${TUNING_SEEDS:-101,102}" --tuning "${tried[@]}"
+    tried=()
+    for arm in $ARMS; do
+        [ "$arm" != shuffled ] || continue
+        name=$arm settings=${ARM[$arm]}
+        if [[ $WITH_COEF == *" $arm "* ]]; then
+            coef=$(CHOICE=$FILE chosen "$arm" | grep -o 'distill.coef=[^ ]*' | cut -d= -f2)
+            name=${arm}_c$coef settings="$settings distill.coef=$coef"
+        fi
+        for rate in $RATES; do tried+=(--arm "${name}_lr$rate=$settings train.learning_rate=$rate"); done
+    done
+    study "${TUNING_SEEDS:-101,102}" --tuning "${tried[@]}"
+    exit
+fi
+for arm in $ARMS; do
+    like=$arm
+    [ "$arm" != shuffled ] || like=r3_teacher
+    tried+=(--arm "$arm=${ARM[$arm]} $(chosen "$like")")
+done
+study "${SEEDS:-$(seq -s, 4001 4016)}" "${tried[@]}"
+for equal in generated trained computed; do
+    python -m research evidence "$FILE" --equal $equal
+    python -m research evidence "$FILE" --equal $equal --reference r3_earned
+done
