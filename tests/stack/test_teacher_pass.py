@@ -323,6 +323,22 @@ def test_recalled_rows_are_shown_and_keep_their_own_advantage(tokenizer, seen):
     assert recalled == pytest.approx([0.8 / math.sqrt(0.2)] * stored.num_tokens, rel=1e-5)
 
 
+@pytest.mark.parametrize(("ranks", "dynamic"), [(1, False), (2, False), (4, False), (4, True)])
+def test_fillers_complete_taught_rows_to_as_many_passes_on_every_rank(
+    tokenizer, ranks, dynamic
+):
+    """Three rows are taught, one of a micro-batch's two is missing."""
+    config = config_of("rollout.batch_size=2", ranks=ranks)
+    samples = rollouts_of(config, tokenizer, verdicts="CWWW WWWW")
+    made, experiences = step_of(config, tokenizer, samples, ranks=ranks, dynamic=dynamic)
+    rows = sorted(index for one in made.scored for index in one)
+    assert rows == list(range(3 + -3 % ranks)) and len(made.scored) % ranks == 0
+    taught = [
+        values for values in advantages_by_tokens(experiences).values() if len(set(values)) > 1
+    ]
+    assert len(taught) == made.metrics["r3/distill/taught"] == 3
+
+
 class Group:
     """In place of the actor's processes: remembers what upstream asks of them."""
 
@@ -384,6 +400,13 @@ def test_records_have_the_fate_and_the_teachers_logprobs(tokenizer, seen):
             values = [made_up(read + ids[: place + 1])[0] for place in range(len(ids))]
             assert record["token_teacher_logprob"] == pytest.approx(values, abs=2e-3)
     assert counted == 4
+    used, _ = step_of(
+        config_of("logging.token_values=used"), tokenizer, rollouts_of(config, tokenizer)
+    )
+    for record in used.records:
+        is_taught = record["distill"] == LessonFate.TAUGHT
+        for name in ("token_teacher_logprob", "token_policy_logprob"):
+            assert (record[name] is not None) == is_taught
     quiet, _ = step_of(
         config_of("logging.token_values=none"), tokenizer, rollouts_of(config, tokenizer)
     )
