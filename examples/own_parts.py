@@ -18,6 +18,16 @@ def best(candidates, k, rng):
     return sorted(candidates, key=lambda stored: stored.reward, reverse=True)[:k]
 
 
+# distill.source: which right responses a failure may learn from, of its group and of the store; one is drawn
+def briefest(group, stored):
+    return sorted([*group, *stored], key=lambda rollout: rollout.num_tokens)[:1]
+
+
+# distill.weight: how much a token counts, by the entropy of its teacher in nats, arrays [tokens]
+def sure(entropies):
+    return (entropies < 1.0).astype(float)
+
+
 # data.task: is the response right? A score in [0, 1], True or False; None: it cannot be graded
 def contains(response, reference):
     return reference in response

@@ -13,7 +13,10 @@ from r3_openrlhf.method.core.losses import LOSSES
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs.first_page import algorithm_lines
 
-SECTIONS = ("advantage.", "replay.", "reflection.", "ranking.", "exploration.rrl.", "history.")
+SECTIONS = (
+    *("advantage.", "replay.", "reflection.", "ranking."),
+    *("distill.", "exploration.rrl.", "history."),
+)
 OF_IMPORTED = ("luffy", "prefix", "rlep", "sft_then_grpo")
 BASELINES = ("ppo", "grpo", "dapo", "rloo")
 TRAJECTORIES = ("hgpo", "gigpo", "agent_grpo")

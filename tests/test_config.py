@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from r3_openrlhf.config import R3Config
+from r3_openrlhf.config.algorithms import Algorithm
 from r3_openrlhf.config.loading import (
     CONFIGS,
     RETIRED,
@@ -95,6 +96,15 @@ REFUSED += [
     ("agent_smoke", "agents.environment is vault", *case)
     for case in TABLES["refused with an environment"].items()
 ]
+
+
+TAUGHT = Algorithm(estimator="rloo", mechanisms=frozenset({"distill"}))
+
+
+def test_a_teacher_beside_openrlhfs_own_advantages_is_refused():
+    off = [f"{name}.enabled=false" for name in ("replay", "reflection", "ranking")]
+    with pytest.raises(ConfigError, match=r"whose advantages are OpenRLHF's own; use algo=r3"):
+        load_config("cpu_smoke", [*off, "algo=tests.test_config:TAUGHT", "distill.coef=0.1"])
 
 
 @pytest.mark.parametrize(("experiment", "begin", "overrides", "sentence"), REFUSED)

@@ -44,12 +44,6 @@ def rising(probs):
 def plain(logprobs, old_logprobs, advantages, mask):
     return -(logprobs - old_logprobs).exp() * advantages
 
-def nearest(group, stored):
-    return [*group, *stored]
-
-def halved(entropies):
-    return entropies * 0 + 0.5
-
 def squared(student, teacher):
     return (student - teacher).square().sum(-1)
 
@@ -207,8 +201,8 @@ OF_TABLES = {
     "advantage.function": "centred",
     "train.loss": "plain",
     "exploration.rrl.cut": "last",
-    "distill.source": "nearest",
-    "distill.weight": "halved",
+    "distill.source": "briefest",
+    "distill.weight": "sure",
     "distill.loss": "squared",
     "language": "LANGUAGE",
 }

@@ -22,6 +22,10 @@ def check_distill(c: R3Config) -> None:
         return
     if c.distill.template is not None:
         own_message(c.distill.template, "", "")
+    if not c.algorithm.own_advantages:
+        raise ConfigError(
+            f"{_is_on(c)}, but algo is {c.algo}, whose advantages are OpenRLHF's own; use algo=r3, or distill.coef=0"
+        )
     _check_loss(c)
     _check_group_advantage(c)
     _check_successes(c)

@@ -457,7 +457,8 @@ class R3ExperienceMaker(StockExperienceMaker):
         experiences = self._rejoined(samples, experiences, unread)
         started = time.perf_counter()
         scores = self._teacher_scores(batch, rows, lessons, experiences, sibling=samples[0])
-        seconds["r3/time/teacher_s"] = time.perf_counter() - started
+        if config.distill.enabled:
+            seconds["r3/time/teacher_s"] = time.perf_counter() - started
 
         started = time.perf_counter()
         self._entropies = {row.index: found[i] for i, row in enumerate(rows) if i in found}

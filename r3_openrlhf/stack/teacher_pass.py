@@ -34,8 +34,8 @@ def choose_lessons(
     if not config.distill.enabled:
         return []
     problems: dict[str, Label] = {}
-    for sample in samples:
-        label = Label.from_json(sample.labels[0])
+    for text in dict.fromkeys(sample.labels[0] for sample in samples):
+        label = Label.from_json(text)
         problems[label.uid] = label
     return r3.lessons(
         batch,

@@ -285,7 +285,8 @@ def test_where_the_teacher_reads_the_plain_prompt_every_term_is_zero(tokenizer, 
 def test_without_a_teacher_there_is_no_pass_and_no_metric(tokenizer):
     config = config_of("distill.coef=0")
     made, _ = step_of(config, tokenizer, rollouts_of(config, tokenizer))
-    assert made.scored == () and not any("distill" in key for key in made.metrics)
+    about_it = [key for key in made.metrics if "distill" in key or "teacher" in key]
+    assert made.scored == () and about_it == []
     assert {record["distill"] for record in made.records} == {None}
 
 
@@ -321,6 +322,22 @@ def test_recalled_rows_are_shown_and_keep_their_own_advantage(tokenizer, seen):
     recalled = found[(*stored.prompt_ids.tolist(), *stored.response_ids.tolist())]
     # rewards 0, 0, 0, 0 and 1: mean 1/5, variance 1/5
     assert recalled == pytest.approx([0.8 / math.sqrt(0.2)] * stored.num_tokens, rel=1e-5)
+
+
+@pytest.mark.parametrize(("ranks", "dynamic"), [(1, False), (2, False), (4, False), (4, True)])
+def test_fillers_complete_taught_rows_to_as_many_passes_on_every_rank(
+    tokenizer, ranks, dynamic
+):
+    """Three rows are taught, one of a micro-batch's two is missing."""
+    config = config_of("rollout.batch_size=2", ranks=ranks)
+    samples = rollouts_of(config, tokenizer, verdicts="CWWW WWWW")
+    made, experiences = step_of(config, tokenizer, samples, ranks=ranks, dynamic=dynamic)
+    rows = sorted(index for one in made.scored for index in one)
+    assert rows == list(range(3 + -3 % ranks)) and len(made.scored) % ranks == 0
+    taught = [
+        values for values in advantages_by_tokens(experiences).values() if len(set(values)) > 1
+    ]
+    assert len(taught) == made.metrics["r3/distill/taught"] == 3
 
 
 class Group:
@@ -384,6 +401,13 @@ def test_records_have_the_fate_and_the_teachers_logprobs(tokenizer, seen):
             values = [made_up(read + ids[: place + 1])[0] for place in range(len(ids))]
             assert record["token_teacher_logprob"] == pytest.approx(values, abs=2e-3)
     assert counted == 4
+    used, _ = step_of(
+        config_of("logging.token_values=used"), tokenizer, rollouts_of(config, tokenizer)
+    )
+    for record in used.records:
+        is_taught = record["distill"] == LessonFate.TAUGHT
+        for name in ("token_teacher_logprob", "token_policy_logprob"):
+            assert (record[name] is not None) == is_taught
     quiet, _ = step_of(
         config_of("logging.token_values=none"), tokenizer, rollouts_of(config, tokenizer)
     )

@@ -18,7 +18,7 @@ from tests.stack.training import lines, train
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 SETTINGS = ("algo=r3_teacher", f"model.path={MODEL}", "logging.token_values=all")
-CLOSE = 0.1  # nats, between bfloat16 log-probs of two layouts of the same rows; gaps are of 1 nat and more
+CLOSE = 0.005  # nats, mean over a response: the file has float16; another success is some tenths away
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_what_a_teacher_says_is_what_the_model_says_after_a_right_response(run_d
     file = file_of(run_dir / "rollouts", 1)
     rows = list(zip(read_step(file), read_tokens(file), strict=True))
     taught = [one for one in rows if one[0]["distill"] == "taught"]
-    assert len(taught) >= 5
+    assert taught
     for row, values in taught:
         stored = sampled_in(run.history, row["uid"], step=1)
         ids = ids_of(stored, row, policy.tokenizer)

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from r3_openrlhf.method.core.checks import same_length
-from r3_openrlhf.method.open_table import OpenTable, check_signature
+from r3_openrlhf.method.errors import ConfigError, quoted
+from r3_openrlhf.method.open_table import OpenTable, check_signature, tried
 from r3_openrlhf.method.types import Rollout, Word
 
 if TYPE_CHECKING:
@@ -160,8 +161,20 @@ class TokenWeight:
 
 
 def _weight_of_user(path: str, function: Any) -> TokenWeight:
-    """ConfigError: it does not take an array of entropies."""
-    check_signature("distill.weight", path, function, np.zeros(2))
+    """ConfigError: it does not take an array of entropies, or returns no finite number for each."""
+    entropies = np.array([0.1, 1.0], np.float32)
+    check_signature("distill.weight", path, function, entropies)
+    weights = tried(
+        "distill.weight",
+        path,
+        lambda: np.asarray(function(entropies), dtype=np.float64),
+        on="the entropies of two tokens",
+    )
+    if weights.shape != (2,) or not np.isfinite(weights).all():
+        raise ConfigError(
+            f"distill.weight is {quoted(path)}, which returned {quoted(weights.tolist())} for two tokens; use one "
+            "finite number for each"
+        )
     return TokenWeight(function)
 
 
@@ -181,7 +194,7 @@ def token_terms(
     """Return the teacher's term d_t of each token, float32 [T]; 0 where a token was given.
 
     sampled: bool [T], the tokens that the policy wrote itself. ValueError: unequal lengths, or a
-    log-prob that is not finite."""
+    log-prob or a weight that is not finite."""
     same_length(
         teacher=list(scores.teacher), student=list(scores.student), sampled=list(sampled)
     )
@@ -197,6 +210,8 @@ def token_terms(
     if scores.entropies is not None:
         entropies = scores.entropies
     terms[sampled] = weight.function(entropies[sampled]) * gap[sampled]
+    if not np.isfinite(terms).all():
+        raise ValueError("distill.weight returned a number that is not finite")
     return terms
 
 

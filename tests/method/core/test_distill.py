@@ -213,6 +213,34 @@ def test_a_word_or_function_that_does_not_fit_is_refused_by_its_key(table):
         table["tests.method.core.test_distill:takes_nothing"]
 
 
+def one_for_all(_entropies):
+    return 1.0
+
+
+def hot(entropies):
+    return entropies / (entropies - entropies[0])
+
+
+@pytest.mark.parametrize("name", ["one_for_all", "hot"])
+def test_a_weight_that_is_no_number_for_each_token_is_refused(name):
+    with (
+        np.errstate(divide="ignore", invalid="ignore"),
+        pytest.raises(ConfigError, match=r"for two tokens; use one finite number for each"),
+    ):
+        WEIGHTS[f"tests.method.core.test_distill:{name}"]
+
+
+def test_a_weight_that_fails_later_stops_the_step():
+    def late(entropies):
+        return entropies if len(entropies) == 2 else entropies * math.inf
+
+    scores = TeacherScores(np.zeros(3), np.ones(3), np.ones(3, np.float32))
+    with pytest.raises(
+        ValueError, match=r"distill.weight returned a number that is not finite"
+    ):
+        terms_of(scores, np.ones(3, bool), weight=late)
+
+
 # ── metrics ──
 
 
