@@ -417,7 +417,9 @@ CASES = [
 )
 def test_what_enters_the_loss_is_what_the_page_says(name, kind, g, monkeypatch):
     settings = OWN[name][0] if name in OWN else [f"algo={name}"]
-    config = config_of([*settings, *["replay.rehearse.share=0.25"] * (kind == "rehearsed")], g)
+    if kind == "rehearsed":
+        settings = [*settings, "replay.rehearse.share=0.25"]
+    config = config_of(settings, g)
     for layout, (ranks, dynamic, packed) in LAYOUTS.items():
         with monkeypatch.context() as patch:
             rollouts = Rollouts(kind, g)
@@ -426,26 +428,26 @@ def test_what_enters_the_loss_is_what_the_page_says(name, kind, g, monkeypatch):
                 config, rollouts, ranks=ranks, dynamic=dynamic, packed=packed, monkeypatch=patch
             )
         seen = [row for of_rank, _ in found for row in of_rank]
-        where = layout
         # the masks: all, and each once
-        assert sorted(tokens for tokens, *_ in seen) == sorted(rows), where
+        assert sorted(tokens for tokens, *_ in seen) == sorted(rows), layout
         for tokens, prompt, advantages, old in seen:
-            row = rows[tokens]
-            assert prompt == row.prompt, where
-            torch.testing.assert_close(
-                advantages, torch.tensor(row.advantages), rtol=3e-6, atol=2e-6
-            )
-            sampled = torch.tensor([sampled_logprob(token) for token in tokens])
-            before = sampled if row.stored else sampled + GAP
-            # a row without a gradient need not have passed through the policy
-            if not any(row.advantages) and old.allclose(sampled, atol=1e-6):
-                continue
-            torch.testing.assert_close(old, before, rtol=1e-6, atol=1e-6)
-        total = math.fsum(loss for _, loss in found)
+            assert prompt == rows[tokens].prompt, layout
+            check_row(rows[tokens], tokens, advantages, old)
         # the denominators
-        assert total == pytest.approx(whole_loss(config, rows.values()), rel=1e-4, abs=1e-6), (
-            where
-        )
+        total = math.fsum(loss for _, loss in found)
+        expected = whole_loss(config, rows.values())
+        assert total == pytest.approx(expected, rel=1e-4, abs=1e-6), layout
+
+
+def check_row(row, tokens, advantages, old):
+    """The advantages and the log-probs before the update, at the tokens of a row."""
+    torch.testing.assert_close(advantages, torch.tensor(row.advantages), rtol=3e-6, atol=2e-6)
+    sampled = torch.tensor([sampled_logprob(token) for token in tokens])
+    before = sampled if row.stored else sampled + GAP
+    # a row without a gradient need not have passed through the policy
+    if not any(row.advantages) and old.allclose(sampled, atol=1e-6):
+        return
+    torch.testing.assert_close(old, before, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(
