@@ -17,7 +17,7 @@ from r3_openrlhf.config.loading import experiments, load_config
 from r3_openrlhf.runs.directory import RunDirectory
 from tests.commands import r3 as call
 from tests.families import FAMILIES, write_model
-from tests.runs.test_rollout_files import rollout
+from tests.runs.records import rollout
 
 REPOSITORY = Path(__file__).parents[1]
 SCRIPTS = sorted(

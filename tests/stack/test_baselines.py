@@ -15,7 +15,16 @@ from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.stack.experience_values import explained_variance
 from r3_openrlhf.stack.launch import plan
 from tests.recordings import MODEL, STORY, recorded
-from tests.stack.test_experience_maker import G, Recording, Stock, by_row, maker, sample
+from tests.stack.experience_makers import (
+    G,
+    Recording,
+    Stock,
+    Valued,
+    ValuedRecording,
+    by_row,
+    maker,
+    sample,
+)
 
 pytestmark = pytest.mark.stack
 STOCK = [
@@ -51,19 +60,6 @@ def samples_of(rollouts, group_size):
         one.rollout_log_probs = torch.tensor([[0.0, *logprobs]])
         made.append(one)
     return made
-
-
-class Valued:
-    """A critic that says something of every token."""
-
-    def make_experience(self, samples_list):
-        for samples in super().make_experience(samples_list):
-            samples.values = torch.cos(7 * samples.rollout_log_probs) * samples.action_mask
-        return samples_list
-
-
-class ValuedRecording(Valued, Recording):
-    pass
 
 
 class ValuedStock(Valued, Stock):

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.stack import lora
 from tests.stack import rank_worker
-from tests.stack.test_any_number_of_rows import run_ranks
+from tests.stack.updates_on_ranks import run_ranks
 
 pytestmark = pytest.mark.stack
 

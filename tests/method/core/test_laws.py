@@ -15,7 +15,7 @@ from r3_openrlhf.method.core.estimators import ESTIMATORS, GroupEstimator
 from r3_openrlhf.method.core.mixed_batch import MixedBatch
 from r3_openrlhf.method.core.ranking import RankingScore
 from r3_openrlhf.method.types import Verdict
-from tests.method.core.test_mixed_batch import recall, rollout
+from tests.method.core.batches import recall, rollout
 
 C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
 # with ties

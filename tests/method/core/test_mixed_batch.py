@@ -1,7 +1,5 @@
 """One step's rollouts as mixed groups: who leaves, who is recalled, who is ranked, which advantage."""
 
-import random
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,10 +11,9 @@ from r3_openrlhf.method.core.batch_metrics import batch_metrics
 from r3_openrlhf.method.core.groups import RankingFate, RecallFate
 from r3_openrlhf.method.core.mixed_batch import MixedBatch
 from r3_openrlhf.method.core.ranking import RANKING_SCORES, RankingScore
-from r3_openrlhf.method.types import Context, EntropyStatistics, TurnFacts, Verdict
-from tests.method.history.samples import make_rollout
+from r3_openrlhf.method.types import Context, EntropyStatistics, TurnFacts
+from tests.method.core.batches import C, U, W, recall, rollout
 
-C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
 EQ3 = dict(alpha=1.0, lam=1e-9, scope="mixed_groups", guard="none")
 
 
@@ -24,19 +21,6 @@ ENTROPY = RANKING_SCORES["entropy"]
 
 
 TURN = TurnFacts(trajectory="t", index=0, state="s", reward=0.0, step_return=0.0, valid=True)
-
-
-def rollout(verdict=W, *, uid="a", reward=None, truncated=False, step=0, context=Context.PLAIN):
-    return make_rollout(
-        uid,
-        ids=(3, 4, 5),
-        prompt=(1, 2),
-        verdict=verdict,
-        reward=reward,
-        truncated=truncated,
-        policy_step=step,
-        context=context,
-    )
 
 
 def group(*verdicts, **settings):
@@ -49,10 +33,6 @@ def stored(verdict, count=1, step=3, reward=None):
         if wanted is verdict
         else []
     )
-
-
-def recall(batch, function, mode="add"):
-    batch.recall(function, mode=mode, rng=random.Random(0))
 
 
 def test_collapse_is_decided_on_verdicts_not_on_rewards():
