@@ -16,7 +16,9 @@ from r3_openrlhf import R3, ChatPrompts, Rollout, Verdict
 def logprobs_and_entropy(model, prompt_ids, response_ids):
     """Of one response, [tokens] each."""
     ids = torch.as_tensor([*prompt_ids, *response_ids], device=model.device)[None]
-    logits = model(ids).logits[0, len(prompt_ids) - 1 : -1].float().log_softmax(-1)
+    logits = (
+        model(ids, use_cache=False).logits[0, len(prompt_ids) - 1 : -1].float().log_softmax(-1)
+    )
     return logits.gather(1, ids[0, len(prompt_ids) :, None])[:, 0], -(
         logits.exp() * logits
     ).sum(1)

@@ -9,6 +9,7 @@ import os
 import shlex
 import sys
 import tempfile
+import tomllib
 import traceback
 from dataclasses import asdict
 from pathlib import Path
@@ -46,23 +47,8 @@ EXTRAS = {"config": "config", "show": "view"}
 EXTRAS |= {name: extra for name, (_, _, extra) in ELSEWHERE.items() if extra is not None}
 # These read runs of others, and run no code that a run's settings name.
 LOOKING = {"compare", "history", "push", "report", "show", "status", "view"}
-# Commands and options that are gone, with what does the same.
-RETIRED = {
-    "r3 evidence": "`python -m research evidence` in a checkout",
-    "r3 lab": "`python -m research` in a checkout",
-    "history compact": "nothing in its place, for the store needs no compaction",
-    "history export": "rollouts/ of the run, a Parquet file a step, which `datasets` loads",
-    "compare --out": "`> comparison.md` for the table, --json for every number, r3 view for the curves",
-    "config --diff": "`diff RUN/config.yaml OTHER/config.yaml`, or Compare with in r3 view",
-    "config --page": "`python tools/settings_page.py` in a checkout, which makes docs/settings.md",
-    "compare --window": "r3 view, which draws every key and the means of arms",
-    "eval --verbose": "`tail -f` of the evaluation's eval.log",
-    "ray --follow": "`ray job logs --address URL --follow JOB`",
-    "ray --working-dir": "`ray job submit --working-dir DIR -- COMMAND`, with the command of --dry-run",
-    "slurm --lead": "--sbatch=--signal=USR1@SECONDS",
-    "status --watch": "`while r3 status RUN; do sleep 5; done`",
-    "view --export": "`r3 report RUN`, one page to share",
-}
+# Commands and options that are gone, as they were typed, with what does the same.
+RETIRED = Path(__file__).with_name("config") / "retired_commands.toml"
 STACK = ("deepspeed", "openrlhf", "ray", "vllm")
 
 
@@ -114,11 +100,13 @@ def _about_retired(error: click.UsageError) -> str | None:
     name = getattr(error, "option_name", None) or getattr(error, "command_name", None)
     if name is None or error.ctx is None:
         return None
-    command = "r3" if error.ctx.parent is None else error.ctx.info_name
-    instead = RETIRED.get(f"{command} {name}")
+    # the first word is the program, under whatever name it was started
+    _, *command = error.ctx.command_path.split()
+    typed = " ".join(["r3", *command, name])
+    instead = tomllib.loads(RETIRED.read_text(encoding="utf-8")).get(typed)
     if instead is None:
         return None
-    gone = name if name.startswith("-") else f"{command} {name}"
+    gone = name if name.startswith("-") else typed.removeprefix("r3 ")
     return f"{gone} no longer exists; use {instead}"
 
 

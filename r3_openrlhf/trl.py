@@ -357,7 +357,7 @@ class R3Trainer(GRPOTrainer):
                 row["completion_ids"].tolist(),
                 rewards_F[self.reward_func_names.index(self.correct_by)].item(),
             )
-            graded = bool(ids) and not math.isnan(deciding)
+            graded = bool(ids) and not self._lacks_a_reward(rewards_F)
             ended = bool(ids) and ids[-1] in {*self.eos_token_ids, self._tokenizer.pad_token_id}
             right = Verdict.CORRECT if deciding >= self.correct_from else Verdict.WRONG
             rollout = Rollout(
@@ -377,6 +377,15 @@ class R3Trainer(GRPOTrainer):
             )
             rollouts.append(rollout)
         return rows, rollouts
+
+    def _lacks_a_reward(self, rewards_F: Tensor) -> bool:
+        """Tell whether a function returned None (T:1630, :1647: NaN) for a row of F rewards.
+
+        TRL adds up the others (T:2763), so that a missing reward counts as 0. One of weight 0 adds
+        nothing, and may be missing."""
+        is_needed_F = self.reward_weights.to(rewards_F.device) != 0
+        is_needed_F[self.reward_func_names.index(self.correct_by)] = True
+        return bool(rewards_F[is_needed_F].isnan().any())
 
     def _measure(self, rows: list[Fields], rollouts: list[Rollout]) -> list[np.ndarray] | None:
         """Set the policy's log-probs (`now`) of each row and rollout. Returns entropies in nats, where

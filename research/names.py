@@ -104,9 +104,9 @@ def rates(chosen: list[Name], part: str) -> list[float]:
             tokenizer(text)["input_ids"] for text in (problem, space + name.answer)
         )
         with torch.inference_mode():
-            hidden = model.model(torch.tensor([prompt + answer])).last_hidden_state[
-                0, len(prompt) - 1 : -1
-            ]
+            hidden = model.model(
+                torch.tensor([prompt + answer]), use_cache=False
+            ).last_hidden_state[0, len(prompt) - 1 : -1]
             logp = (
                 model.lm_head(hidden)
                 .log_softmax(-1)

@@ -271,7 +271,7 @@ def _predictions(model, packs, temperature) -> Predictions:
         ~visible_PLL, torch.finfo(torch.float32).min
     )
     hidden_PLH = model.model(
-        ids_PL, attention_mask=mask_PLL[:, None], position_ids=position_PL
+        ids_PL, attention_mask=mask_PLL[:, None], position_ids=position_PL, use_cache=False
     ).last_hidden_state
     pack_N, from_N, to_N = torch.tensor(predicts).T
     logp_NV = (model.lm_head(hidden_PLH[pack_N, from_N]).float() / temperature).log_softmax(-1)

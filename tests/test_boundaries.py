@@ -1,7 +1,6 @@
 """Imports point one way, and the method loads no framework. Each check is shown to be able to fail."""
 
 import ast
-import subprocess
 import sys
 import tokenize
 from dataclasses import dataclass
@@ -9,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[1]
-PACKAGE = REPOSITORY / "r3_openrlhf"
+from tests.imports import ENGINES, FRAMEWORKS, PACKAGE, REPOSITORY, loaded_by
+
 sys.path.insert(0, str(REPOSITORY / "tools"))
 from import_diagram import Diagram, import_diagram  # noqa: E402
 
-FRAMEWORKS = {"ray", "vllm", "deepspeed", "openrlhf", "hydra", "omegaconf", "transformers"}
-ENGINES = {"ray", "vllm", "deepspeed", "openrlhf"}
 METHOD = sorted(
     path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".")
     for path in (PACKAGE / "method").rglob("*.py")
@@ -30,7 +27,12 @@ FLOORS = (
     {"runs"},
     {"comparison"},
     {"stack", "evaluation", "view", "operations"},
-    {"cli", "training", "trl", "verl"},  # a port uses the public names alone, as a loop of yours does
+    {
+        "cli",
+        "training",
+        "trl",
+        "verl",
+    },  # a port uses the public names alone, as a loop of yours does
 )
 MOST_ARROWS = 40
 # estimators and losses of other papers included; tokens, since lines would press the code together
@@ -66,18 +68,6 @@ EXCEPTIONS = {
     "operations/cluster/ray_on_nodes": {"ray"},
     "operations/cluster/ray_jobs": {"ray"},
 }
-
-
-def loaded_by(statement: str, modules: set[str]) -> set[str]:
-    """Which of `modules` does this import drag in?"""
-    code = (
-        f"{statement}; import sys; print(*[m for m in {sorted(modules)} if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], text=True, capture_output=True, cwd=PACKAGE.parent
-    )
-    assert done.returncode == 0, done.stderr
-    return set(done.stdout.split())
 
 
 def test_the_method_loads_no_framework():

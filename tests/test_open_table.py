@@ -23,7 +23,7 @@ from r3_openrlhf.method.settings import (
     ReplaySettings,
     StateReplaySettings,
 )
-from tests.method.test_r3 import W, rollout, settings_of
+from tests.method.steps import W, rollout, settings_of
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "own_parts.py"
 MODULE = f"""{EXAMPLE.read_text()}

@@ -44,7 +44,9 @@ def test_values_are_words_of_a_command_line():
 
 def test_a_process_without_a_sentence_has_its_last_line():
     last = ["one", "killed"]
-    assert training._sentence(last, -9, "runs/x") == "the run in runs/x ended with code -9: killed"
+    assert (
+        training._sentence(last, -9, "runs/x") == "the run in runs/x ended with code -9: killed"
+    )
     assert training._sentence(["Error: no room", "later"], 1, "x") == "no room"
     assert "it said nothing" in training._sentence([], 1, "x")
 

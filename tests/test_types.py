@@ -10,7 +10,7 @@ from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import Context, EntropyStatistics, RankingGuard, Verdict
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.stack.arguments import openrlhf_arguments
-from tests.method.test_r3 import Storing, rollout, settings_of
+from tests.method.steps import Storing, rollout, settings_of
 
 
 def batch():

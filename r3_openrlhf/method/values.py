@@ -58,28 +58,49 @@ def refusal(name: str, value: object, instead: str) -> InvalidValue:
 
 def _contradictions(rollout: Rollout, *, step: int | None) -> Iterator[tuple[str, str]]:
     """Yield each field that others contradict, and what to use instead."""
-    length = rollout.num_tokens
-    is_imported = rollout.context is Context.IMPORTED
     if _has_surrogates(rollout.uid):
         yield "uid", "valid Unicode"
+    yield from _wrong_steps(rollout, step=step)
+    yield from _wrong_lengths(rollout)
+    reward = _reward_allowed(rollout)
+    if reward is not None:
+        yield "reward", f"{reward}, because the verdict is {rollout.verdict}"
+    yield from _wrong_parts(rollout)
+
+
+def _wrong_steps(rollout: Rollout, *, step: int | None) -> Iterator[tuple[str, str]]:
+    """Yield the fields that say under which weights the rollout was sampled, if they cannot be true."""
     if rollout.pieces and not _are_pieces(rollout):
+        length = rollout.num_tokens
         yield (
             "pieces",
             f"(tokens, policy step) of the {length} response tokens, steps rising from policy_step",
         )
-    if step is not None and int(rollout.policy_steps.max(initial=rollout.policy_step)) > step:
+    if step is None:
+        return
+    last_step = int(rollout.policy_steps.max(initial=rollout.policy_step))
+    if last_step > step:
         yield "policy_step", f"at most {step}, the optimizer steps done so far"
+
+
+def _wrong_lengths(rollout: Rollout) -> Iterator[tuple[str, str]]:
+    """Yield the token ids that a verdict needs, and log-probs that are not one for each token."""
+    length = rollout.num_tokens
     if rollout.verdict is not Verdict.UNGRADED and not length:
         yield "response_ids", "at least one token, the end mark, or the verdict ungraded"
-    if not rollout.has_logprobs:
-        num_logprobs = len(rollout.response_logprobs)
-        # an imported rollout may have none at all
-        if not is_imported or num_logprobs:
-            instead = f"{length} values, one for each of the response_ids, not {num_logprobs}"
-            yield "response_logprobs", instead
-    reward = _reward_allowed(rollout)
-    if reward is not None:
-        yield "reward", f"{reward}, because the verdict is {rollout.verdict}"
+    if rollout.has_logprobs:
+        return
+    num_logprobs = len(rollout.response_logprobs)
+    has_none = rollout.context is Context.IMPORTED and not num_logprobs
+    if not has_none:
+        instead = f"{length} values, one for each of the response_ids, not {num_logprobs}"
+        yield "response_logprobs", instead
+
+
+def _wrong_parts(rollout: Rollout) -> Iterator[tuple[str, str]]:
+    """Yield the fields that divide the response, or say where it is from, if they do not fit it."""
+    length = rollout.num_tokens
+    is_imported = rollout.context is Context.IMPORTED
     if not _turns_add_up(rollout):
         yield "turns", f"turns whose num_tokens add up to the {length} response tokens"
     if is_imported != bool(rollout.origin):

@@ -256,94 +256,164 @@ def _leaks(labels: Sequence[Label]) -> list[Label]:
     )
 
 
+Rows = Sequence[tuple[dict[str, Any], Label]]
+# column -> its cells, each with the label of its row
+Cells = dict[str, list[tuple[Any, Label]]]
+
+
 def check_rows(
-    rows: Sequence[tuple[dict[str, Any], Label]],
+    rows: Rows,
     used: Collection[str],
     *,
     data: DataConfig,
     problem: str,
 ) -> list[Finding]:
     """Check the templates and the first rows of a table. `used`: columns that the run reads. problem: its key."""
-    first, where = f"of the first {len(rows)} rows", f"data.path {data.path}"
-    sentences, findings = [], []
+    where = f"data.path {data.path}"
+    cells = _unread_cells(rows, used)
+    wrong_options = _wrong_option_columns(rows)
+    sentences = [
+        *_dropped_sentences(rows, problem=problem),
+        *_missing_text_sentences(rows, cells, wrong_options, data=data),
+        *_missing_option_sentences(rows, wrong_options),
+        *_unreadable_cell_sentences(rows, cells),
+        *_split_sentences(rows, cells, data=data),
+    ]
+    findings = _typed_escapes(data)
+    if len(rows) >= FEW:
+        for sentence in _places(rows):
+            findings.append(Finding(f"{where}: {sentence}", refuses=True))
+    for sentence in sentences:
+        findings.append(Finding(f"{where}: {sentence}"))
+    return findings
+
+
+def _of_the_first(rows: Rows) -> str:
+    return f"of the first {len(rows)} rows"
+
+
+def _typed_escapes(data: DataConfig) -> list[Finding]:
+    """Find the templates with a backslash and a letter where a line break was meant."""
     shots = " ".join(text for shot in data.few_shot for text in shot.values())
     templates = {
         "prompt_template": data.prompt_template,
         "system_prompt": data.system_prompt or "",
         "few_shot": shots,
     }
+    findings = []
     for key, text in templates.items():
-        if typed := _TYPED.search(text):
-            findings.append(
-                Finding(
-                    f"data.{key} holds {quoted(typed[0])} as two characters, a backslash and a letter; on the command line write a real "
-                    "line break inside the quotes ($'...' in bash), or put the text into a YAML file"
-                )
-            )
+        typed = _TYPED.search(text)
+        if typed is None:
+            continue
+        sentence = (
+            f"data.{key} holds {quoted(typed[0])} as two characters, a backslash and a letter; on the command line write a real "
+            "line break inside the quotes ($'...' in bash), or put the text into a YAML file"
+        )
+        findings.append(Finding(sentence))
+    return findings
+
+
+def _unread_cells(rows: Rows, used: Collection[str]) -> Cells:
+    """Return the cells of the columns that the run does not read."""
+    cells: Cells = {}
+    for row, label in rows:
+        unread = {column: cell for column, cell in row.items() if column not in used}
+        for column, cell in _leaves(unread):
+            cells.setdefault(column, []).append((cell, label))
+    return cells
+
+
+def _wrong_option_columns(rows: Rows) -> list[str]:
+    """Return the columns that are named as wrong answers to choose from."""
+    if not rows:
+        return []
+    first_row, _ = rows[0]
+    return [column for column in first_row if _WRONG_OPTION.fullmatch(column)]
+
+
+def _dropped_sentences(rows: Rows, *, problem: str) -> Iterator[str]:
+    """Say that the problems have parts that do not become text."""
     dropped = [what for row, label in rows for what in _dropped(value_at(row, problem), label)]
     if len(dropped) > CERTAIN * len(rows):
-        sentences.append(
-            f"{len(dropped)} {first} have {dropped[0]}, which the model is not given"
-        )
-    cells: dict[str, list[tuple[Any, Label]]] = {}
-    for row, label in rows:
-        for column, cell in _leaves(
-            {column: cell for column, cell in row.items() if column not in used}
-        ):
-            cells.setdefault(column, []).append((cell, label))
-    wrong = [column for column in rows[0][0] if _WRONG_OPTION.fullmatch(column)] if rows else []
-    texts = [
-        column
-        for column, found in cells.items()
-        if column not in wrong and _is_part(column, found, len(rows))
-    ]
-    if texts and not columns_in(data.prompt_template):
-        template = quoted("".join(f"{{{column}}} " for column in texts) + "{problem}")
-        sentences.append(
-            f"texts of {' and '.join(texts)} are not in the prompt, like {quoted(cells[texts[0]][0][0])}; if they are a part of the "
-            f"problem, use data.prompt_template={template}"
-        )
-    asked_without = sum(
-        not any(text in label.problem for column in wrong for text in _options(row, column))
-        for row, label in rows
+        first = _of_the_first(rows)
+        yield f"{len(dropped)} {first} have {dropped[0]}, which the model is not given"
+
+
+def _missing_text_sentences(
+    rows: Rows, cells: Cells, wrong_options: Collection[str], *, data: DataConfig
+) -> Iterator[str]:
+    """Say that texts which look like a part of the problem are not in the prompt."""
+    if columns_in(data.prompt_template):
+        return
+    texts = []
+    for column, found in cells.items():
+        if column not in wrong_options and _is_part(column, found, len(rows)):
+            texts.append(column)
+    if not texts:
+        return
+    example, _ = cells[texts[0]][0]
+    template = quoted("".join(f"{{{column}}} " for column in texts) + "{problem}")
+    yield (
+        f"texts of {' and '.join(texts)} are not in the prompt, like {quoted(example)}; if they are a part of the "
+        f"problem, use data.prompt_template={template}"
     )
-    if wrong and asked_without > CERTAIN * len(rows):
-        sentences.append(
-            f"{' and '.join(wrong)} hold wrong answers to choose from, which {asked_without} {first} do not show, so those are asked "
+
+
+def _missing_option_sentences(rows: Rows, wrong_options: Sequence[str]) -> Iterator[str]:
+    """Say that the problems do not show the wrong answers to choose from."""
+    if not wrong_options:
+        return
+    without = [label for row, label in rows if not _shows_an_option(row, label, wrong_options)]
+    if len(without) > CERTAIN * len(rows):
+        yield (
+            f"{' and '.join(wrong_options)} hold wrong answers to choose from, which {len(without)} {_of_the_first(rows)} do not show, so those are asked "
             "without options; for a choice, make a column of the problem with lettered options and one of the right letter"
         )
-    if len(rows) >= FEW:
-        findings += [
-            Finding(f"{where}: {sentence}", refuses=True) for sentence in _places(rows)
-        ]
+
+
+def _shows_an_option(row: dict[str, Any], label: Label, wrong_options: Sequence[str]) -> bool:
+    """Tell whether one of the wrong options is in the text of the problem."""
+    for column in wrong_options:
+        if any(text in label.problem for text in _options(row, column)):
+            return True
+    return False
+
+
+def _unreadable_cell_sentences(rows: Rows, cells: Cells) -> Iterator[str]:
+    """Say which columns hold media, or what a chat template would read."""
     for column, found in cells.items():
-        media = sum(_is_medium(cell, column) for cell, _ in found)
-        if (
-            media
-            or column in _READ_BY_TEMPLATES
-            and found
-            or found
-            and all(_is_tool(cell) for cell, _ in found)
-        ):
-            kind = "images, videos or sound" if media else f"{column} for a chat template"
-            sentences.append(
-                f"the column {column} of {media or len(found)} {first} holds {kind}, which the model is not given; use rows without"
-            )
-    marked = [
-        name
-        for column, found in cells.items()
-        for name in _splits(column, found)
-        if name.lower()[:3] not in data.split
-    ]
-    if marked:
-        what = f"call themselves {marked[0]}, and data.split is {data.split}"
-        sentences.append(
-            f"{len(marked)} {first} {what}; take them out, unless they are to be trained on"
+        num_media = sum(_is_medium(cell, column) for cell, _ in found)
+        if num_media:
+            kind = "images, videos or sound"
+        elif _is_for_templates(column, found):
+            kind = f"{column} for a chat template"
+        else:
+            continue
+        yield (
+            f"the column {column} of {num_media or len(found)} {_of_the_first(rows)} holds {kind}, which the model is not given; "
+            "use rows without"
         )
-    return findings + [Finding(f"{where}: {sentence}") for sentence in sentences]
 
 
-def _places(rows: Sequence[tuple[dict[str, Any], Label]]) -> Iterator[str]:
+def _is_for_templates(column: str, found: Sequence[tuple[Any, Label]]) -> bool:
+    """Tell whether a column is one that chat templates read, by its name or because all are tools."""
+    if not found:
+        return False
+    return column in _READ_BY_TEMPLATES or all(_is_tool(cell) for cell, _ in found)
+
+
+def _split_sentences(rows: Rows, cells: Cells, *, data: DataConfig) -> Iterator[str]:
+    """Say that rows call themselves a split that is not the run's."""
+    names = [name for column, found in cells.items() for name in _splits(column, found)]
+    others = [name for name in names if name.lower()[:3] not in data.split]
+    if others:
+        what = f"call themselves {others[0]}, and data.split is {data.split}"
+        yield (
+            f"{len(others)} {_of_the_first(rows)} {what}; take them out, unless they are to be trained on"
+        )
+
+
+def _places(rows: Rows) -> Iterator[str]:
     """Say that the answers are places of a list, or of columns in a row, which the problem does not hold."""
     row, label = rows[0]
     options = {column: cell for column, cell in row.items() if isinstance(cell, list)}

@@ -146,6 +146,20 @@ def read_columns(file: Path, names: Collection[str]) -> list[dict[str, Any]]:
     return _read(file, uid_start="", columns=list(names)).to_pylist()
 
 
+def read_types(file: Path) -> dict[str, str]:
+    """Return the type of each of COLUMNS that one file has. Raises R3Error as `read_step` does."""
+    import pyarrow as pa
+
+    try:
+        with opened(file) as parquet:
+            fields = list(parquet.schema_arrow)
+    except (pa.ArrowException, ValueError) as error:
+        raise _damaged(file, " ".join(str(error).split())[:200]) from error
+    except OSError as error:
+        raise R3Error(f"{file} cannot be read: {' '.join(str(error).split())[:200]}") from error
+    return {field.name: str(field.type) for field in fields if field.name in COLUMNS}
+
+
 def read_tokens(file: Path, *, uid_start: str = "") -> Iterator[dict[str, np.ndarray | None]]:
     """TOKEN_COLUMNS of the rollouts that `read_step` gives, in the same order: arrays of uint16 or
     float16 [T], or None.

@@ -155,12 +155,21 @@ class LogprobHead:
 
 
 def model_inputs(actor, sequences_BT, attention_mask_BT, ring_attn_group):
-    """Return models/actor.py:219-249's input, each token's label, and the way back to [B, T]."""
+    """Return models/actor.py:219-249's input, each token's label, and the way back to [B, T].
+
+    No cache: Transformers 5.15 looks for packed rows in `position_ids` only where a pass makes none
+    (masking_utils.py), so that rows of a pass with one see each other. Upstream says so in
+    `config.use_cache`, which a model with a configuration of its own for texts does not read."""
     if actor.packing_samples:
         tokens, position_ids, labels, pad_length, indices = unpad_and_slice_tensor(
             sequences_BT, attention_mask_BT, ring_attn_group
         )
-        inputs = {"input_ids": tokens, "attention_mask": None, "position_ids": position_ids}
+        inputs = {
+            "input_ids": tokens,
+            "attention_mask": None,
+            "position_ids": position_ids,
+            "use_cache": False,
+        }
         return (
             inputs,
             labels,
@@ -174,5 +183,6 @@ def model_inputs(actor, sequences_BT, attention_mask_BT, ring_attn_group):
         "input_ids": sequences_BT,
         "attention_mask": attention_mask_BT,
         "position_ids": position_ids,
+        "use_cache": False,
     }
     return inputs, torch.roll(sequences_BT, shifts=-1, dims=1), lambda values, *_: values

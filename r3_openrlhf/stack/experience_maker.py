@@ -108,9 +108,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
             experiences = self._rejoined(rollout_samples, self.make_experience(passes), unread)
             experiences = self.compute_advantages_and_returns(experiences)
         if self.advantage_estimator in ESTIMATORS:
-            count_graded_alone(
-                experiences, rollout_samples, ESTIMATORS[self.advantage_estimator]
-            )
+            correct_groups(experiences, rollout_samples, ESTIMATORS[self.advantage_estimator])
         for experience, position, index in rows_of(experiences):
             mask = experience.action_mask[position].bool()
             if mask.any():
@@ -158,7 +156,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
             copied.kl = torch.zeros(1, 1)
             copies.append(copied)
         self.compute_advantages_and_returns(copies)
-        count_graded_alone(copies, rollout_samples, ESTIMATORS[self.advantage_estimator])
+        correct_groups(copies, rollout_samples, ESTIMATORS[self.advantage_estimator])
         return {number for number, copied in enumerate(copies) if is_idle(copied)}
 
     def _unread(self, samples: list[Experience], idle: set[int]) -> set[int]:
@@ -715,7 +713,7 @@ def returns_to_go(reward_BA: torch.Tensor, action_mask_BA: torch.Tensor) -> torc
 def complete_ungraded(rollout_samples: list[Experience], *, of_step: bool = False) -> None:
     """Stock estimators need full groups. An ungraded one gets the mean reward and score of graded
     siblings and no action tokens: it moves no mean and carries no gradient; nor an ungraded group.
-    See `count_graded_alone` for its effect on a std.
+    See `correct_groups` for its effect on a std.
 
     of_step: siblings are all rows of the step, whose mean is the baseline."""
     group_of = _step_of if of_step else _group_of
@@ -748,13 +746,15 @@ def _step_of(_sample: Experience) -> tuple[str, ...]:
     return ()
 
 
-def count_graded_alone(
+def correct_groups(
     experiences: list[Experience], rollout_samples: list[Experience], estimator: GroupEstimator
 ) -> None:
-    """Set the advantages of groups that `complete_ungraded` filled to those of their graded rows.
+    """Set the advantages of groups with ungraded rows, and of groups with equal rewards, to the estimator's.
 
-    Upstream (:313, :318) divides by a std over all rows, and takes a baseline of the others. The
-    estimator equals upstream's (tests/method/core/test_agrees_with_openrlhf.py); the KL is part of
+    Upstream (:313, :318) divides by a std over all rows, those that `complete_ungraded` filled too, and
+    takes a baseline of them. Of equal rewards it divides rounding noise by 1e-9: eight rewards of 0.1 have
+    the float32 mean 0.1 + 7e-9, so that `group_norm` gives each -7.5 instead of 0. The estimator
+    equals upstream's elsewhere (tests/method/core/test_agrees_with_openrlhf.py); the KL is part of
     the loss and not of the reward (arguments.py)."""
     groups: dict[tuple[str, str], list[tuple[Experience, int]]] = {}
     filled = set()
@@ -765,8 +765,10 @@ def count_graded_alone(
             filled.add(group)
         else:
             groups.setdefault(group, []).append((experience, position))
-    for rows in (groups[group] for group in filled if group in groups):
+    for group, rows in groups.items():
         rewards = [experience.rewards[position].item() for experience, position in rows]
+        if group not in filled and len(set(rewards)) > 1:
+            continue
         values = estimator.of(rewards, **EQ_3)
         for (experience, position), value in zip(rows, values, strict=True):
             experience.advantages[position] = experience.returns[position] = (

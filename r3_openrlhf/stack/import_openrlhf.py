@@ -221,32 +221,49 @@ def by_new_names(words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]
 
 def _corrected(flags: Flags) -> tuple[Flags, list[tuple[str, str]]]:
     """Give the correction by engine and trainer its flags of today: it had a switch, a kind and a band."""
-    kinds = OLD_CORRECTION["kinds"]
-    old = {*OLD_CORRECTION["enable"], *OLD_CORRECTION["kind"], "use_icepop"}
     band = [one for one in flags if one[0] in OLD_CORRECTION["band"]]
-    given = [one for one in flags if one[0] in old] + [
-        one for one in band if one[0].startswith("vllm_")
-    ]
+    given = _of_correction(flags, band)
     if not given:
         return flags, []
     others = [one for one in flags if one not in given and one not in band]
+    switch = OLD_CORRECTION["enable"][0]
     if not any(flag in OLD_CORRECTION["enable"] for flag, _ in given):
-        why = f"it does nothing without --{OLD_CORRECTION['enable'][0]}"
+        why = f"it does nothing without --{switch}"
         return others, [(f"--{flag}", why) for flag, _ in given]
-    kind = next(
-        ("".join(values) for flag, values in given if flag in OLD_CORRECTION["kind"]),
-        "icepop" if ("use_icepop", []) in given else "tis",
-    )
-    if kind not in kinds:
-        raise ConfigError(
-            f"OpenRLHF knew no correction {kind!r}; {OLD_CORRECTION['kind'][0]} is one of {', '.join(kinds)}"
-        )
-    prefix, (level, mode) = "algo.advantage.is_correction_", kinds[kind]
+    level, mode = OLD_CORRECTION["kinds"][_kind_of_correction(given)]
+    prefix = "algo.advantage.is_correction_"
     others += [(f"{prefix}level", [level]), (f"{prefix}mode", [mode])]
     if band:
-        return [*others, (f"{prefix}threshold", band[-1][1])], []
+        _, bounds = band[-1]
+        return [*others, (f"{prefix}threshold", bounds)], []
     why = "no bounds are given: 0.11 bounds weights by 0.5 and 5; up to 0.9.0 it was 2 from above alone (train.correction.high=2)"
-    return others, [(f"--{OLD_CORRECTION['enable'][0]}", why)]
+    return others, [(f"--{switch}", why)]
+
+
+def _of_correction(flags: Flags, band: Flags) -> Flags:
+    """Return the flags that were of the correction alone. A band without `vllm_` is of today, too."""
+    switches_and_kinds = {*OLD_CORRECTION["enable"], *OLD_CORRECTION["kind"], "use_icepop"}
+    found = [one for one in flags if one[0] in switches_and_kinds]
+    found += [one for one in band if one[0].startswith("vllm_")]
+    return found
+
+
+def _kind_of_correction(given: Flags) -> str:
+    """Return the kind: the first one given, icepop by its own switch, or tis. ConfigError: unknown."""
+    kinds = OLD_CORRECTION["kinds"]
+    named = ["".join(values) for flag, values in given if flag in OLD_CORRECTION["kind"]]
+    if named:
+        kind = named[0]
+    elif ("use_icepop", []) in given:
+        kind = "icepop"
+    else:
+        kind = "tis"
+    if kind not in kinds:
+        flag = OLD_CORRECTION["kind"][0]
+        raise ConfigError(
+            f"OpenRLHF knew no correction {kind!r}; {flag} is one of {', '.join(kinds)}"
+        )
+    return kind
 
 
 def page(arguments: Sequence[str]) -> tuple[str, str | None]:

@@ -8,11 +8,13 @@ Upstream trains the adapter (models/actor.py:177-188), and then uses PEFT's own 
     utils/deepspeed/deepspeed.py:571-587    a save keeps only the adapter, which no vLLM loads
 
 A merged weight is W + scaling * B A, made when it is asked for, one layer at a time. The weights
-that are trained stay as they are. B rows of a layer's output, A of its rank, W [out, in]."""
+that are trained stay as they are: PEFT's own merge and unmerge would move a bfloat16 W. What the
+type of W cannot hold of the change is counted. B rows of a layer's output, A of its rank, W [out, in]."""
 
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,11 +28,36 @@ from peft import PeftModel
 from peft.tuners.lora import Linear, LoraLayer
 
 from r3_openrlhf.method.errors import TrainingStopped
+from r3_openrlhf.stack.idle_rows import over_ranks
 
 # the name that get_peft_model gives when it is told none (models/actor.py:188)
 ADAPTER = "default"
 # Below a saved model: PEFT's file next to the weights would make Transformers load the base
 FOLDER = "adapter"
+# metric: share of the adapter's change that the engines did not get
+LOST_SHARE = "r3/sync/lora_lost_share"
+
+
+@dataclass(slots=True)
+class MergeLoss:
+    """What merging loses to the type of the weights, summed over layers.
+
+    A change below half a step of the type leaves its weight as it was: of bfloat16, below 1/512 to
+    1/256 of the weight."""
+
+    total: float = 0.0  # sum of |change|
+    lost: float = 0.0  # the same over weights that stay as they were
+
+    @property
+    def share(self) -> float:
+        """Return the lost share of all change, in [0, 1]; 0 without any change."""
+        return self.lost / self.total if self.total else 0.0
+
+    def count(self, base: torch.Tensor, change: torch.Tensor, merged: torch.Tensor) -> None:
+        """Add one layer's weights before, their change and after, each [out, in]."""
+        size = change.abs()
+        self.total += size.sum(dtype=torch.float32).item()
+        self.lost += size[merged == base].sum(dtype=torch.float32).item()
 
 
 class MergedWeight:
@@ -38,9 +65,10 @@ class MergedWeight:
 
     requires_grad = True
 
-    def __init__(self, layer: Linear) -> None:
+    def __init__(self, layer: Linear, loss: MergeLoss) -> None:
         self._layer = layer
         self._base: Any = layer.get_base_layer().weight
+        self._loss = loss
 
     @property
     def parts(self) -> list[torch.nn.Parameter]:
@@ -68,18 +96,22 @@ class MergedWeight:
 
     @property
     def data(self) -> torch.Tensor:
-        """W + scaling * B A, a new tensor, with PEFT's own arithmetic."""
+        """W + scaling * B A, a new tensor, with PEFT's own arithmetic. What it loses is counted."""
+        base = self._base.data
         with torch.no_grad():
-            return (self._base.data + self._layer.get_delta_weight(ADAPTER)).to(
-                self._base.dtype
-            )
+            change = self._layer.get_delta_weight(ADAPTER)
+            merged = (base + change).to(base.dtype)
+            self._loss.count(base, change, merged)
+        return merged
 
 
-def merged_parameters(model: PeftModel) -> list[tuple[str, Any]]:
-    """(name in the base model, parameter or MergedWeight), each once, in the base model's order."""
+def merged_parameters(model: PeftModel, loss: MergeLoss | None = None) -> list[tuple[str, Any]]:
+    """(name in the base model, parameter or MergedWeight), each once, in the base model's order.
+    loss: counts what merging loses when the weights are read."""
     base = model.get_base_model()
+    counts = MergeLoss() if loss is None else loss
     merged = {
-        id(layer.get_base_layer().weight): MergedWeight(layer)
+        id(layer.get_base_layer().weight): MergedWeight(layer, counts)
         for layer in _layers(model).values()
     }
     return [
@@ -112,9 +144,12 @@ def prepare(strategy, model: PeftModel) -> None:
 
 
 @contextmanager
-def merged_for_sync(trainer, model: PeftModel) -> Iterator[None]:
-    """Let upstream's broadcast_to_vllm (ppo_actor.py:409) read merged weights in the block."""
-    view = SimpleNamespace(named_parameters=lambda: merged_parameters(model))
+def merged_for_sync(trainer, model: PeftModel) -> Iterator[MergeLoss]:
+    """Let upstream's broadcast_to_vllm (ppo_actor.py:409) read merged weights in the block.
+
+    Yields what merging loses: after the block of all ranks, as upstream keeps the status of any (ppo_trainer.py:295)."""
+    loss = MergeLoss()
+    view = SimpleNamespace(named_parameters=lambda: merged_parameters(model, loss))
     actor, zero = (
         SimpleNamespace(model=SimpleNamespace(module=view)),
         SimpleNamespace(GatheredParameters=gathered),
@@ -123,7 +158,9 @@ def merged_for_sync(trainer, model: PeftModel) -> Iterator[None]:
         patch.multiple(trainer, actor=actor),
         patch.multiple(ppo_actor, deepspeed=SimpleNamespace(zero=zero)),
     ):
-        yield
+        yield loss
+    sums = over_ranks([loss.total, loss.lost], torch.distributed.ReduceOp.SUM, None)
+    loss.total, loss.lost = sums
 
 
 def gathered(parameters: list[Any], *, enabled: bool = True):

@@ -4,7 +4,6 @@ policy update of policy_update.py.
 B rows, T tokens, A = T - 1 action positions, V vocabulary.
 """
 
-import contextlib
 import math
 import socket
 import time
@@ -81,6 +80,7 @@ class R3PolicyActor(UpstreamPolicyActor):
         self.trainer.replay_buffer.rows_per_update = config.train.rows_per_update
         self.trainer.skips_idle = why_all_rows_stay(config) is None
         self._adapted = self.strategy._unwrap_model(self.actor)
+        self._merge_loss = lora.MergeLoss()  # before the first sync the adapter changes nothing
         if isinstance(self._adapted, PeftModel):
             lora.prepare(self.strategy, self._adapted)
 
@@ -92,6 +92,9 @@ class R3PolicyActor(UpstreamPolicyActor):
         if not on_cpu() and config.cluster.enable_sleep and not config.is_async:
             free, total = torch.cuda.mem_get_info()
             beside[ASLEEP] = float(total - free - torch.cuda.memory_reserved())
+        if isinstance(self._adapted, PeftModel):
+            # of the weights that sampled this step
+            beside[lora.LOST_SHARE] = self._merge_loss.share
         return super().fit(kl_ctl) | beside
 
     def fit_supervised(self, windows: int, scale: float = 1.0) -> dict:
@@ -113,13 +116,12 @@ class R3PolicyActor(UpstreamPolicyActor):
 
     def broadcast_to_vllm(self):
         """Upstream's weight sync (ppo_actor.py:646), of merged weights if there is an adapter."""
-        adapted = isinstance(self._adapted, PeftModel)
-        with (
-            lora.merged_for_sync(self.trainer, self._adapted)
-            if adapted
-            else contextlib.nullcontext()
-        ):
+        if not isinstance(self._adapted, PeftModel):
             super().broadcast_to_vllm()
+            return
+        with lora.merged_for_sync(self.trainer, self._adapted) as loss:
+            super().broadcast_to_vllm()
+        self._merge_loss = loss
 
     def expect_entropy(self, rows: list[bool], tokens: bool = False) -> None:
         """Say which rows of the next `forward` without such a message need exact entropy.

@@ -28,7 +28,6 @@ from r3_openrlhf.rewards.client import make_grader
 from r3_openrlhf.rewards.exchange import Grade, in_group
 from r3_openrlhf.rewards.thinking import as_graded, response_text
 from r3_openrlhf.runs.endings import Ending, ending_of
-from r3_openrlhf.stack.agents.tools import Tools
 from r3_openrlhf.stack.convert import Run, response_of
 from r3_openrlhf.stack.engine_faults import checked_logprobs, fault_of, grade_of_fault
 from r3_openrlhf.stack.environment import config_from_environment, on_cpu
@@ -42,6 +41,7 @@ from r3_openrlhf.stack.recorded_rollouts import (
     write_response,
 )
 from r3_openrlhf.stack.step_metrics import TOOL_COUNTS
+from r3_openrlhf.stack.tools.tools import Tools
 
 
 class SamplingExecutor(AgentExecutorBase):

@@ -12,7 +12,7 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from types import SimpleNamespace
 from typing import NamedTuple, Self
 from unittest.mock import patch
@@ -247,30 +247,43 @@ class R3SamplesGenerator(PartialSteps, SamplesGenerator):
     def collect(self, solved: Iterable[str], **generate_kwargs) -> list[Rollout]:
         """Ask every problem but the solved ones once, round after round, until rollout.collect.share of
         the tokens is spent or each has a success. Returns the successes as imported rows."""
-        settings, found, collected = self.config.rollout, set(solved), list[Rollout]()
-        most = settings.collect.share * (self.config.train.max_generated_tokens or 0)
+        settings = self.config.rollout
+        budget = settings.collect.share * (self.config.train.max_generated_tokens or 0)
         size = settings.batch_size * settings.n_samples_per_prompt
-        number = start = 0
-        asked = [uid for uid in self._problems if uid not in found]
-        while asked and self.totals[GENERATED] < most:
-            self._occasion = f"collect {number}"  # with seeds each round has its own
-            batch = [self._problems[uid] for uid in asked[start : start + size]]
-            rollouts = (
-                self.generate_held_out(*map(list, zip(*batch, strict=True)), **generate_kwargs)
-                or []
-            )
-            self.totals[GENERATED] += sum(one.num_sampled_tokens for one in rollouts)
-            right = [one for one in rollouts if one.verdict is Verdict.CORRECT]
-            found.update(one.uid for one in right)
-            collected += [
-                dataclasses.replace(one, context=Context.IMPORTED, origin="collected")
-                for one in right
-            ]
-            start += size
-            if start >= len(asked):
-                asked, start, number = [uid for uid in asked if uid not in found], 0, number + 1
-        self._occasion, self.totals[COLLECTED] = "held out", self.totals[GENERATED]
+        collected: list[Rollout] = []
+        is_solved = set(solved)
+        round_number = 0
+        waiting = self._unsolved(is_solved)
+        while waiting and self.totals[GENERATED] < budget:
+            # with seeds each round has its own
+            self._occasion = f"collect {round_number}"
+            successes = self._collect_batch(waiting[:size], **generate_kwargs)
+            collected += successes
+            is_solved.update(one.uid for one in successes)
+            waiting = waiting[size:]
+            if not waiting:
+                waiting = self._unsolved(is_solved)
+                round_number += 1
+        self._occasion = "held out"
+        self.totals[COLLECTED] = self.totals[GENERATED]
         return collected
+
+    def _unsolved(self, solved: Container[str]) -> list[str]:
+        """Return the uids of the problems without a success."""
+        return [uid for uid in self._problems if uid not in solved]
+
+    def _collect_batch(self, uids: Sequence[str], **generate_kwargs) -> list[Rollout]:
+        """Ask these problems once, and count the tokens. Returns the successes as imported rows."""
+        problems = [self._problems[uid] for uid in uids]
+        prompts = [prompt for prompt, _ in problems]
+        labels = [label for _, label in problems]
+        rollouts = self.generate_held_out(prompts, labels, **generate_kwargs) or []
+        self.totals[GENERATED] += sum(one.num_sampled_tokens for one in rollouts)
+        return [
+            dataclasses.replace(one, context=Context.IMPORTED, origin="collected")
+            for one in rollouts
+            if one.verdict is Verdict.CORRECT
+        ]
 
     def take_counts(self) -> dict[str, float]:
         """Take the counts of rows sampled, or not trained on, since the last call, for metrics."""

@@ -584,22 +584,32 @@ def _filled(text: str, known: Known) -> str:
             return sum_of(_filled(found["sum"], known), known) or found[0]
         if found["count"]:
             return str(len(known["@"]))
-        if found["escaped"] or found["echo"]:
-            return found["escaped"] or found["echo"]
+        if found["escaped"]:
+            return found["escaped"]
+        if found["echo"]:
+            return found["echo"]
         if found["command"]:
             return _path_of(found["command"].strip(), known) or found[0]
-        name, default = found["name"] or found["plain"], found["default"]
-        words = _words_of(name, known)
-        if words is None and default is None:
-            return found[0]
-        if default is not None and (not words or found["empty"] and not any(words)):
-            default = _filled(re.sub(r'(?<!\\)"', "", default), known)
-            if found["sign"] == "=":
-                known[name] = [default]
-            return default
-        return _changed(words or [], found, known)
+        return _value_of_variable(found, known)
 
     return _VARIABLE.sub(value, text)
+
+
+def _value_of_variable(found: re.Match[str], known: Known) -> str:
+    """Return the value of `$NAME` or `${NAME...}`, or its default; an unknown one without stays."""
+    name = found["name"] or found["plain"]
+    words = _words_of(name, known)
+    default = found["default"]
+    if default is None:
+        return found[0] if words is None else _changed(words, found, known)
+    # with a colon, `${NAME:-...}`, an empty value is as good as none
+    is_unset = not words or (found["empty"] and not any(words))
+    if not is_unset:
+        return _changed(words or [], found, known)
+    text = _filled(re.sub(r'(?<!\\)"', "", default), known)
+    if found["sign"] == "=":
+        known[name] = [text]
+    return text
 
 
 def _changed(words: list[str], found: re.Match[str], known: Known) -> str:

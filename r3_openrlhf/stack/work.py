@@ -21,7 +21,7 @@ from r3_openrlhf.problems.training_file import Label, PreparedData, line_of, pre
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.first_page import FirstPage, page_of_run, page_of_tasks
 from r3_openrlhf.runs.models.checks import load_tokenizer
-from r3_openrlhf.stack.agents.calls import TemplateCalls
+from r3_openrlhf.stack.tools.calls import TemplateCalls
 
 HERE = Path(__file__).parent
 

@@ -5,6 +5,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from r3_openrlhf.comparison.arms import DEFAULT_REFERENCE, Comparison, compare
+from r3_openrlhf.comparison.intervals import SeedEstimate
 from r3_openrlhf.comparison.runs import differences_between, read_run, settings_of
 from r3_openrlhf.comparison.table import FIRST, reading, table_rows
 from r3_openrlhf.method.errors import R3Error
@@ -13,7 +14,7 @@ from r3_openrlhf.runs.effect import effect_of, shares_right
 from r3_openrlhf.runs.report import quarter_means, total
 from r3_openrlhf.view.better import sentences
 from r3_openrlhf.view.curves import curves_of
-from r3_openrlhf.view.evaluation import difference_of
+from r3_openrlhf.view.evaluation import EvaluationReader, difference_of
 from r3_openrlhf.view.first_page import first_page_of
 from r3_openrlhf.view.health import answers, health_of
 from r3_openrlhf.view.library import Library
@@ -26,43 +27,70 @@ def overview(
 ) -> str:
     """Render the curves of some runs; None: of all that are open, and the evaluations. counted:
     with what is counted from the rollouts, which the page asks for when it is drawn."""
-    runs = (
-        [library.run(name) for name in names]
-        if names is not None
-        else list(library.runs.values())
-    )
+    if names is None:
+        runs = list(library.runs.values())
+        evaluations = list(library.evaluations.values())
+    else:
+        runs = [library.run(name) for name in names]
+        evaluations = []
     # before anything is read: what comes later makes the page follow again
     now = state_of(runs)
-    evaluations = list(library.evaluations.values()) if names is None else []
     single = runs[0] if len(runs) == 1 else None
-    comparison, faults = comparison_of(runs) if len(runs) > 1 else (None, [])
-    begun = single is None or bool(single.metrics())
+    of_one = _NOTHING_OF_ONE if single is None else _of_one(single, counted=counted)
+    of_several = _of_several(runs) if len(runs) > 1 else _NOTHING_OF_SEVERAL
     return render(
         "overview.html",
         runs=[summary(run) for run in runs],
         single=single,
-        better=sentences(comparison, faults) if len(runs) > 1 else [],
-        comparison=comparison,
         notes=notes_of(runs),
-        first_page=[] if begun or single is None else first_page_of(single.directory),
-        answers=answers(single) if single else {},
-        effect=effect_sentences(single) if single and counted else [],
         others=[name for name, run in library.runs.items() if run is not single],
-        pair=pair_of(*runs) if len(runs) == 2 else None,
         statement=library.statement,
-        evaluations=[
-            (
-                reader,
-                reader.results()[0],
-                difference_of(evaluations[0], reader) if number else None,
-            )
-            for number, reader in enumerate(evaluations)
-        ],
+        evaluations=_beside_the_first(evaluations),
         curves=curves_of(runs, counted=counted),
         state=now,
-        latest=single.steps()[:-9:-1] if single else [],
         query=urlencode([("run", name) for name in names or ()]),
+        **of_one,
+        **of_several,
     )
+
+
+_NOTHING_OF_ONE: dict[str, Any] = {"first_page": [], "answers": {}, "effect": [], "latest": []}
+_NOTHING_OF_SEVERAL: dict[str, Any] = {"better": [], "comparison": None, "pair": None}
+_NUM_LATEST = 8
+
+
+def _of_one(run: RunReader, *, counted: bool) -> dict[str, Any]:
+    """Return the parts of the page that are of a single run."""
+    has_begun = bool(run.metrics())
+    return {
+        "first_page": [] if has_begun else first_page_of(run.directory),
+        "answers": answers(run),
+        "effect": effect_sentences(run) if counted else [],
+        "latest": run.steps()[::-1][:_NUM_LATEST],
+    }
+
+
+def _of_several(runs: Sequence[RunReader]) -> dict[str, Any]:
+    """Return the parts of the page that compare runs."""
+    comparison, faults = comparison_of(runs)
+    return {
+        "better": sentences(comparison, faults),
+        "comparison": comparison,
+        "pair": pair_of(*runs) if len(runs) == 2 else None,
+    }
+
+
+def _beside_the_first(
+    evaluations: Sequence[EvaluationReader],
+) -> list[tuple[EvaluationReader, dict[str, Any] | None, SeedEstimate | None]]:
+    """Return (evaluation, its first result, how it differs from the first evaluation or None)."""
+    rows: list[tuple[EvaluationReader, dict[str, Any] | None, SeedEstimate | None]] = []
+    for reader in evaluations:
+        results, _ = reader.results()
+        is_first = reader is evaluations[0]
+        difference = None if is_first else difference_of(evaluations[0], reader)
+        rows.append((reader, results, difference))
+    return rows
 
 
 def state(library: Library) -> dict[str, dict[str, Any]]:

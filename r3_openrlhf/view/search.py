@@ -35,7 +35,8 @@ PLAIN = ", ".join(f'"{name}"' for name in rollout_files.COLUMNS if name not in H
 OF_FILE = 'file_row_number AS "at", filename AS file'
 READ = "read_parquet($files, hive_partitioning = false, file_row_number = true, filename = true"
 SAME = f"(SELECT {PLAIN}, text, {OF_FILE} FROM {READ}))"
-# Reading every schema takes seconds, so only where files of several versions lack columns.
+# Where files have other columns or types than the first one: a list of files is read with the first one's, and
+# float64 would become float32. With thousands of files DuckDB takes seconds for every schema.
 NOTHING = ", ".join(
     f'NULL::{"double" if kind == rollout_files.NUMBER else kind} AS "{name}"'
     for name, kind in rollout_files.COLUMNS.items()
@@ -180,6 +181,8 @@ def select(
     ):
         faults = {file: _fault_of(file, stamp, whole) for file, stamp in stamps.items()}
         left = [file for file, fault in faults.items() if fault is None]
+        if rollouts is SAME and len({_types_of(file, stamps[file]) for file in left}) > 1:
+            continue
         try:
             rows = (
                 _rows(f"SELECT {columns} FROM {rollouts} WHERE {where}", left, values)
@@ -209,6 +212,12 @@ def _fault_of(file: Path, _stamp: Stamp, whole: bool) -> str | None:
     except R3Error as error:
         return str(error)
     return None
+
+
+@lru_cache(2**16)
+def _types_of(file: Path, _stamp: Stamp) -> frozenset[tuple[str, str]]:
+    """Return (column, type) of a file without a fault."""
+    return frozenset(rollout_files.read_types(file).items())
 
 
 def _rows(sql: str, files: Sequence[Path], values: Mapping[str, Any]) -> list[Row]:

@@ -19,7 +19,9 @@ for line in Path(__file__).with_name("train.jsonl").read_text(encoding="utf-8").
         tokenizer(text)["input_ids"] for text in (row["problem"], " " + row["answer"])
     )
     with torch.inference_mode():
-        logp_TV = model(torch.tensor([prompt + answer])).logits[0].log_softmax(-1)
+        logp_TV = (
+            model(torch.tensor([prompt + answer]), use_cache=False).logits[0].log_softmax(-1)
+        )
     logp = sum(logp_TV[len(prompt) + i - 1, token].item() for i, token in enumerate(answer))
     found.append((torch.tensor(logp).exp().item(), f"{row['problem']} {row['answer']}"))
 for name, (probability, text) in (("least", min(found)), ("most", max(found))):

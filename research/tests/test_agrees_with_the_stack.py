@@ -9,7 +9,7 @@ pytest.importorskip("openrlhf", reason="OpenRLHF is not installed")
 from r3_openrlhf.method.core.losses import LossSettings  # noqa: E402
 from research.update import TrainedRow, accumulate_gradient  # noqa: E402
 from tests.stack.mixed_rows import log_ratios, mixed_rows, save_model  # noqa: E402
-from tests.stack.test_any_number_of_rows import LEARNING_RATE, ROWS, run_ranks  # noqa: E402
+from tests.stack.updates_on_ranks import LEARNING_RATE, ROWS, run_ranks  # noqa: E402
 
 pytestmark = [pytest.mark.stack]
 

@@ -9,7 +9,13 @@ import torch
 
 from r3_openrlhf.method.core.losses import LOSSES, LossSettings
 from research.update import TrainedRow, accumulate_gradient, make_optimizer, step
-from tests.method.test_rehearsal import history, mixed  # noqa: F401
+from tests.method.rehearsals import rehearsal_history
+
+
+@pytest.fixture
+def history():
+    with rehearsal_history() as store:
+        yield store
 
 
 def rows_of(seed=0, count=9, behaviour=False):

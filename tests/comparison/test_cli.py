@@ -6,7 +6,7 @@ import pytest
 
 from tests.commands import command
 from tests.comparison.synthetic import write_run
-from tests.test_boundaries import FRAMEWORKS, loaded_by
+from tests.imports import FRAMEWORKS, loaded_by
 
 call = command("compare")
 

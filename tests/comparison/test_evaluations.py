@@ -12,7 +12,7 @@ from r3_openrlhf.config import BenchmarkConfig
 from r3_openrlhf.evaluation.results import summarise_benchmark
 from r3_openrlhf.method.types import Verdict
 from tests.commands import command
-from tests.evaluation.test_sample_file import problem, response
+from tests.evaluation.problems import problem, response
 
 KINDS = {"c": Verdict.CORRECT, "w": Verdict.WRONG, "-": Verdict.UNGRADED}
 VERDICTS = st.lists(st.text("cw-", min_size=3, max_size=3), min_size=4, max_size=4)

@@ -27,10 +27,10 @@ from r3_openrlhf.problems.training_file import prepare
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.models.locate import resolve_model
 from tests.commands import command
-from tests.evaluation.test_sample_file import problem, response
+from tests.evaluation.problems import problem, response
+from tests.pickles import Planted
 from tests.problems.files import config_for, write_jsonl
 from tests.rewards.server.service import running
-from tests.view.test_hostile_directories import Planted
 
 REPOSITORY = Path(__file__).parents[2]
 TASK = "reasoning_gym:basic_arithmetic"

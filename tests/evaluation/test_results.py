@@ -12,7 +12,7 @@ from r3_openrlhf.evaluation.results import (
     vote_of,
 )
 from r3_openrlhf.method.types import Verdict
-from tests.evaluation.test_sample_file import problem, response
+from tests.evaluation.problems import problem, response
 
 TWO = BenchmarkConfig(n_samples=2, seed=0)
 KINDS = (Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED)

@@ -8,32 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from r3_openrlhf.evaluation.sample_file import (
-    SampledProblem,
     SampleFile,
     cut,
     pack,
-    sampled,
     unpack,
 )
 from r3_openrlhf.method.errors import DataError
 from r3_openrlhf.method.types import Verdict
-from r3_openrlhf.rewards.exchange import Grade
-
-
-def response(
-    token_ids, *, finish_reason="stop", verdict=Verdict.WRONG, extracted="4", text="it is 4"
-):
-    score = None if verdict is Verdict.UNGRADED else float(verdict is Verdict.CORRECT)
-    grade = Grade(
-        verdict=verdict, reason=verdict.value, score=score, reward=None, extracted=extracted
-    )
-    return sampled(text, token_ids, finish_reason).graded(grade)
-
-
-def problem(uid, *responses, benchmark="math500", content="c"):
-    return SampledProblem(
-        benchmark=benchmark, uid=uid, content=content, responses=list(responses)
-    )
+from tests.evaluation.problems import problem, response
 
 
 def test_what_is_written_is_read(tmp_path):

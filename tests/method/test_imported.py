@@ -14,7 +14,7 @@ from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.prompts import ChatPrompts
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import Context, HardBy
-from tests.method.test_r3 import C, W, rollout, settings_of
+from tests.method.steps import C, W, rollout, settings_of
 
 
 def imported(uid="a", *, number=50):

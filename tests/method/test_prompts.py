@@ -10,7 +10,7 @@ from r3_openrlhf.method.prompts import ChatPrompts, ReflectionFate
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import Context, Verdict
 from tests.method.history.samples import make_rollout
-from tests.method.test_r3 import settings_of
+from tests.method.steps import settings_of
 
 C, W = Verdict.CORRECT, Verdict.WRONG
 STEP, LAG = 9, 5

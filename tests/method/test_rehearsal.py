@@ -3,37 +3,15 @@
 import pytest
 
 from r3_openrlhf.method.core.batch_metrics import batch_metrics, trained_tokens
-from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.r3 import R3
-from tests.method.test_r3 import C, W, rollout, settings_of
-
-ON = {"replay__rehearse__share": 1.0, "replay__enabled": False}
+from tests.method.rehearsals import mixed, rehearsal_history
+from tests.method.steps import C, W, rollout, settings_of
 
 
 @pytest.fixture
 def history():
-    """After two steps: a 1 of 8 right, twice; b 4 of 8; c none; d 1 of 8; e 1 of 8 from a reflection prompt alone."""
-    with HistoryStore.open(":memory:") as store:
-        for step in (1, 2):
-            rows = []
-            for uid, right in (("a", 1), ("b", 4), ("c", 0), ("d", 1)):
-                rows += [
-                    rollout(
-                        C if i < right else W,
-                        number=10 * step + i,
-                        uid=uid,
-                        step=step - 1,
-                        prompt=(3, ord(uid)),
-                    )
-                    for i in range(8)
-                ]
-            store.commit_step(step, 1, rows)
+    with rehearsal_history() as store:
         yield store
-
-
-def mixed(history, *, step=2, seed=0, **keys):
-    r3 = R3(settings_of(**ON | keys), history=history, seed=seed)
-    return r3.mix([rollout(C, uid="d"), rollout(W, uid="d")], step=step)
 
 
 def test_the_newest_success_of_a_rarely_solved_problem_that_is_not_asked(history):

@@ -513,6 +513,36 @@ def test_of_several_rewards_the_named_one_decides(train):
         ]
 
 
+def styled(completions, **_):
+    """Pays every response but the last of a group, about which it says nothing."""
+    return [None if i % GROUP == GROUP - 1 else 0.25 for i in range(len(completions))]
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        # three of four responses are graded, all right
+        ([1.0, 1.0], {HardBy.REWARD: 1.25, HardBy.SUCCESS_RATE: 1.0}),
+        # a reward of weight 0 is not missed
+        ([0.0, 1.0], {HardBy.REWARD: 0.75, HardBy.SUCCESS_RATE: 0.75}),
+    ],
+)
+def test_a_none_of_any_reward_function_is_no_zero(train, weights, expected):
+    """TRL pays such a response with the sum of the others."""
+    accuracy = runs.scripted({"1+1=": [1.0, 1.0, 1.0, 0.0]})
+    with HistoryStore.open(":memory:") as store:
+        train(
+            [styled, accuracy],
+            uids=["1+1="],
+            history=store,
+            r3=REPLAY,
+            correct_by="accuracy",
+            reward_weights=weights,
+        )
+        for by, mean in expected.items():
+            assert store.means(by) == {"1+1=": approx(mean)}
+
+
 def test_the_example_trains_in_ten_lines(there, tmp_path):
     """With a tiny model in place of SmolLM2: two processes of the step, its checkpoint and the resumed run."""
     from examples import trl_r3

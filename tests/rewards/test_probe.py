@@ -6,7 +6,7 @@ from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.machine.ports import free_port
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.rewards.probe import probe_rewards
-from tests.rewards.server.test_answers_of_servers import GOOD, own_server
+from tests.rewards.server.own_servers import GOOD, own_server
 
 MODULE = """
 def is_right(response, reference): return reference in response

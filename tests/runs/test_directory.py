@@ -17,7 +17,7 @@ from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.errors import ConfigError, R3Error
 from r3_openrlhf.runs.directory import MOST_HELD_OUT, RunDirectory, describe_code
 from tests.commands import r3
-from tests.runs.test_rollout_files import rollout
+from tests.runs.records import rollout
 
 
 def config_at(path, *overrides):

@@ -244,17 +244,25 @@ def adapted(case: dict, rank: int) -> None:
     lora.prepare(strategy, model)
     start = whole(model)
     train(case, rank, trainer)
-    trained, sent = whole(model), sent_to_engines(trainer, model)
+    trained, (sent, lost) = whole(model), sent_to_engines(trainer, model)
+    lost_by_rank = [0.0, 0.0]
+    torch.distributed.all_gather_object(lost_by_rank, lost)
     strategy.save_model(
         trainer.actor, SimpleNamespace(save_pretrained=lambda folder: None), case["saved"]
     )
     strategy.save_ckpt(trainer.actor.model, case["checkpoints"], "step")
     another = trainer_of(case, strategy)
     strategy.load_ckpt(another.actor.model, case["checkpoints"])
-    resumed = sent_to_engines(another, another.actor.model.module)
+    resumed, _ = sent_to_engines(another, another.actor.model.module)
     if rank == 0:
         torch.save(
-            {"start": start, "trained": trained, "sent": sent, "resumed": resumed},
+            {
+                "start": start,
+                "trained": trained,
+                "sent": sent,
+                "resumed": resumed,
+                "lost": lost_by_rank,
+            },
             case["output"],
         )
     torch.distributed.barrier()
@@ -294,8 +302,9 @@ def whole(model) -> dict[str, torch.Tensor]:
     return found
 
 
-def sent_to_engines(trainer: ActorPPOTrainer, model) -> dict[str, torch.Tensor]:
-    """Return what upstream's own weight sync sends, by name; the engines and the group between them stand for vLLM and gloo."""
+def sent_to_engines(trainer: ActorPPOTrainer, model) -> tuple[dict[str, torch.Tensor], float]:
+    """Return what upstream's own weight sync sends, by name, and the share of the change that this loses.
+    The engines and the group between them stand for vLLM and gloo."""
     names, weights = [], []
     engine = SimpleNamespace(
         update_weight=SimpleNamespace(remote=lambda name, **_: names.append(name))
@@ -306,11 +315,11 @@ def sent_to_engines(trainer: ActorPPOTrainer, model) -> dict[str, torch.Tensor]:
     )
     ray, ppo_actor.ray = ppo_actor.ray, SimpleNamespace(get=lambda refs: refs)
     try:
-        with lora.merged_for_sync(trainer, model):
+        with lora.merged_for_sync(trainer, model) as loss:
             trainer.broadcast_to_vllm()
     finally:
         ppo_actor.ray = ray
-    return dict(zip(names, weights, strict=True))
+    return dict(zip(names, weights, strict=True)), loss.share
 
 
 def update_critic(case: dict, rank: int) -> None:

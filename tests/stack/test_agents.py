@@ -7,115 +7,37 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from openrlhf.trainer.ray import vllm_engine
 from vllm import SamplingParams
-from vllm.logprobs import FlatLogprobs
-from vllm.v1.engine import logprobs as engine_logprobs
 
-from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history import HistoryStore
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.types import Context, Verdict
-from r3_openrlhf.problems.agents import trajectory as trajectories
-from r3_openrlhf.problems.agents.environment import environment_pool
 from r3_openrlhf.problems.agents.replay import whole_trajectories
 from r3_openrlhf.problems.agents.trajectory import End
 from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.stack.agents.experience import AgentExperienceMaker
 from r3_openrlhf.stack.rollout_engine import R3RolloutActor
 from r3_openrlhf.stack.samples_generator import NO_STATES, R3SamplesGenerator
-from r3_openrlhf.stack.work import work_of
 from tests.method.history.samples import counts as counts_of
-from tests.stack import test_experience_maker as of_responses
+from tests.stack import experience_makers as of_responses
+from tests.stack.scripted_agents import (
+    LABEL,
+    MAX_LEN,
+    NEW_TOKENS,
+    TASK,
+    Scripted,
+    play,
+)
 
 pytestmark = pytest.mark.stack
-STAIRS = "tests.stack.stairs:Stairs"
-TASK = "stairs/3"
-LABEL = Label(
-    uid=TASK, problem=TASK, references=[], task="environment", metadata={"seed": 3}
-).to_json()
-NEW_TOKENS, MAX_LEN = 8, 64
 
 
-class Scripted:
-    """An engine whose policy writes these texts, one a request, a byte a token; the log-prob of a token is -1 / 4 of its place."""
-
-    def __init__(self, tokenizer, *texts):
-        self.tokenizer, self.texts, self.asked = tokenizer, list(texts), []
-
-    async def generate(self, prompt_ids, params):
-        await asyncio.sleep(0)
-        self.asked.append((list(prompt_ids), params))
-        ids = self.tokenizer(text=self.texts.pop(0), add_special_tokens=False)["input_ids"]
-        reason = "stop" if len(ids) <= params.max_tokens else "length"
-        ids = ids[: params.max_tokens]
-        flat = FlatLogprobs()
-        for place, token in enumerate(ids):
-            flat.append_fast([token], [-place / 4], iter([1]), [None])
-        return SimpleNamespace(
-            outputs=[SimpleNamespace(token_ids=ids, logprobs=flat, finish_reason=reason)]
-        )
-
-
-@pytest.fixture(scope="module")
-def environments():
-    with environment_pool(STAIRS, {}, timeout_s=60) as pool:
-        yield pool
-
-
-@pytest.fixture
-def executor(monkeypatch, environments, in_a_job):
-    """Of an agentic run with these overrides. The processes of its environments serve all tests, and prompts have no last line."""
-    monkeypatch.setattr(trajectories, "INSTRUCTION", "")
-
-    def made(*overrides):
-        config = load_config(
-            "agent_smoke",
-            [
-                f"agents.environment={STAIRS}",
-                "agents.options={}",
-                "agents.memory_turns=1",
-                "held_out.max_samples=null",
-                "agents.invalid_penalty=0.5",
-                "agents.gamma=0.5",
-                "agents.max_turns=5",
-                "data.chat_template=false",
-                *overrides,
-            ],
-        )
-        in_a_job(config)
-        # an executor puts its own in their place, for the whole process
-        monkeypatch.setattr(
-            engine_logprobs, "create_sample_logprobs", engine_logprobs.create_sample_logprobs
-        )
-        update = engine_logprobs.LogprobsProcessor._update_sample_logprobs
-        monkeypatch.setattr(
-            engine_logprobs.LogprobsProcessor, "_update_sample_logprobs", update
-        )
-        # as upstream does, by path
-        found = vllm_engine._load_agent_executor(str(work_of(config).executor))
-        if config.agents.environment == STAIRS:
-            found.environments.close()
-            found.environments = environments
-        return found
-
-    return made
-
-
-def play(executor, tokenizer, *texts, label=LABEL, max_len=MAX_LEN, prompt=TASK):
-    """(responses, what the engine was asked)."""
-    tokenizer.pad_token = tokenizer.bos_token or "<s>"
-    engine = Scripted(tokenizer, *texts)
-    params = SamplingParams(max_tokens=NEW_TOKENS, logprobs=None)
-    found = asyncio.run(executor.execute(prompt, label, params, max_len, tokenizer, engine))
-    assert not engine.texts
-    return found, [(tokenizer.decode(ids), params.max_tokens) for ids, params in engine.asked]
-
-
-def test_every_turn_is_a_sample_with_the_prompt_of_its_memory(executor, byte_tokenizer):
+def test_every_turn_is_a_sample_with_the_prompt_of_its_memory(agent_executor, byte_tokenizer):
     """Memory of one turn, and a budget of tokens of its own for each."""
-    found, asked = play(executor(), byte_tokenizer, "up", "down", "hop", "up and so on", "up")
+    found, asked = play(
+        agent_executor(), byte_tokenizer, "up", "down", "hop", "up and so on", "up"
+    )
     assert asked == [
         ("Goal: top\nNow: step 0", NEW_TOKENS),
         ("Goal: top\nBefore:\nstep 0 -> up\nNow: step 1", NEW_TOKENS),
@@ -137,10 +59,10 @@ def test_every_turn_is_a_sample_with_the_prompt_of_its_memory(executor, byte_tok
     assert [one["truncated"] for one in found] == [False, False, False, True, False]
 
 
-def test_what_travels_with_a_turn(executor, byte_tokenizer):
+def test_what_travels_with_a_turn(agent_executor, byte_tokenizer):
     """Five turns end at agents.max_turns. gamma is 1/2, and an invalid action costs 1/2: R = -1/8 - 1/16, ... of the third and
     the fourth turn."""
-    found, _ = play(executor(), byte_tokenizer, "up", "down", "hop", "up and so on", "up")
+    found, _ = play(agent_executor(), byte_tokenizer, "up", "down", "hop", "up and so on", "up")
     turns = [one["r3"]["turn"] for one in found]
     assert [turn.index for turn in turns] == [0, 1, 2, 3, 4] and len(
         {turn.trajectory for turn in turns}
@@ -155,8 +77,8 @@ def test_what_travels_with_a_turn(executor, byte_tokenizer):
     assert all("trajectory" not in one["r3"] for one in found[1:])
 
 
-def test_a_success_is_one_of_all_turns(executor, byte_tokenizer):
-    found, _ = play(executor(), byte_tokenizer, "up", "up", "up")
+def test_a_success_is_one_of_all_turns(agent_executor, byte_tokenizer):
+    found, _ = play(agent_executor(), byte_tokenizer, "up", "up", "up")
     assert [one["r3"]["grade"].verdict for one in found] == [Verdict.CORRECT] * 3
     assert [one["reward"] for one in found] == [1.0] * 3
     assert [one["r3"]["turn"].step_return for one in found] == [0.25, 0.5, 1.0]
@@ -172,17 +94,17 @@ def test_a_success_is_one_of_all_turns(executor, byte_tokenizer):
     ids=["crashes at its reset", "no prompt fits"],
 )
 def test_a_trajectory_without_a_turn_is_counted(
-    executor, byte_tokenizer, label, max_len, verdict
+    agent_executor, byte_tokenizer, label, max_len, verdict
 ):
-    (only,), asked = play(executor(), byte_tokenizer, label=label, max_len=max_len)
+    (only,), asked = play(agent_executor(), byte_tokenizer, label=label, max_len=max_len)
     assert asked == [] and only["r3"]["grade"].verdict is verdict
     assert only["r3"]["trajectory"].turns == () and only["action_ranges"] == [(2, 2)]
 
 
-def test_an_engine_hands_the_turns_on_as_responses(executor, byte_tokenizer):
+def test_an_engine_hands_the_turns_on_as_responses(agent_executor, byte_tokenizer):
     byte_tokenizer.pad_token = "<s>"
     actor = object.__new__(R3RolloutActor)
-    actor.executor = executor()
+    actor.executor = agent_executor()
     scripted = Scripted(byte_tokenizer, *["up"] * 6)
     actor.generate = scripted.generate
     params = SamplingParams(max_tokens=NEW_TOKENS, logprobs=None)
@@ -231,10 +153,10 @@ PLAYS = (
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_advantages_and_metrics_of_a_step(executor, byte_tokenizer, ranks):
+def test_advantages_and_metrics_of_a_step(agent_executor, byte_tokenizer, ranks):
     """Two successes of 3 and 5 turns, a failure of 5, and a lost one, compared as whole trajectories: 13 rows, sums of rewards
     1, 1 and -2.5 (five invalid actions at 1/2)."""
-    played = executor("agents.estimator=grpo")
+    played = agent_executor("agents.estimator=grpo")
     rows = [row for texts in PLAYS for row in play(played, byte_tokenizer, *texts)[0]]
     rows += play(played, byte_tokenizer, "jump")[0]
     made = maker(played.config, ranks=ranks)
@@ -275,9 +197,11 @@ def test_advantages_and_metrics_of_a_step(executor, byte_tokenizer, ranks):
     assert all(row["recalled_from"] is None for row in records)
 
 
-def test_turns_in_the_same_state_are_compared(executor, byte_tokenizer):
+def test_turns_in_the_same_state_are_compared(agent_executor, byte_tokenizer):
     """hgpo with depth 0: of the turns at step 2 of two trajectories both went up, and those at step 0 differ."""
-    played = executor("agents.estimator=hgpo", "agents.depth=0", "agents.invalid_penalty=0")
+    played = agent_executor(
+        "agents.estimator=hgpo", "agents.depth=0", "agents.invalid_penalty=0"
+    )
     rows = [
         row
         for texts in (("up",) * 3, ("hop", *("up",) * 3))
@@ -293,8 +217,8 @@ def test_turns_in_the_same_state_are_compared(executor, byte_tokenizer):
     assert [row["reward"] for row in made.records] == [0.25, 0.5, 1, 0.125, 0.25, 0.5, 1]
 
 
-def test_too_many_lost_trajectories_stop_the_run(executor, byte_tokenizer):
-    played = executor()
+def test_too_many_lost_trajectories_stop_the_run(agent_executor, byte_tokenizer):
+    played = agent_executor()
     rows = [
         *play(played, byte_tokenizer, "up", "up", "up")[0],
         *play(played, byte_tokenizer, "jump")[0],
@@ -306,8 +230,8 @@ def test_too_many_lost_trajectories_stop_the_run(executor, byte_tokenizer):
         maker(played.config).make_experience_batch(samples_of(rows))
 
 
-def test_held_out_trajectories_are_counted_once(executor, byte_tokenizer):
-    played = executor()
+def test_held_out_trajectories_are_counted_once(agent_executor, byte_tokenizer):
+    played = agent_executor()
     rows = [
         row
         for texts in (("up",) * 3, ("hop",) * 5)
@@ -320,10 +244,10 @@ def test_held_out_trajectories_are_counted_once(executor, byte_tokenizer):
     assert all(len(one.response_ids) == len(one.response_logprobs) for one in whole)
 
 
-def test_a_step_s_rows_are_neither_cut_nor_dropped(executor):
+def test_a_step_s_rows_are_neither_cut_nor_dropped(agent_executor):
     """Upstream makes batch_size * n_samples_per_prompt rows of them (samples_generator.py:128)."""
     generator = object.__new__(R3SamplesGenerator)
-    generator.config = executor().config
+    generator.config = agent_executor().config
     rows = [torch.zeros(1)] * (generator.config.rows_per_step + 3)
     assert generator._rows_that_divide(rows) is rows
 
@@ -362,12 +286,12 @@ class Reckless:
 
 
 def test_hung_crashing_and_slow_environments_beside_each_other_cost_their_own_trajectories_alone(
-    executor, byte_tokenizer
+    agent_executor, byte_tokenizer
 ):
     """24 trajectories at once in real processes: in the second of three turns two hang, two crash, one raises, one answers with
     10 MB, and six compute for half a second each, of a limit of three. Every other turn is a row with its own reward."""
     byte_tokenizer.pad_token = "<s>"
-    made = executor(
+    made = agent_executor(
         f"agents.environment={AWKWARD}",
         "agents.memory_turns=0",
         "agents.max_turns=3",
@@ -441,10 +365,10 @@ def stepped(made, tokenizer, executor, plays, *, step):
     return experiences
 
 
-def test_a_stored_success_joins_a_task_that_failed(executor, byte_tokenizer, history):
+def test_a_stored_success_joins_a_task_that_failed(agent_executor, byte_tokenizer, history):
     """A success of step 1 and two failures of step 5, sums of rewards 1, -2.5 and -0.5 (invalid actions at 1/2): each turn of
     the success is a row with its own prompt, and its ratio is taken against the log-probs that it was sampled with."""
-    played = executor("agents.estimator=grpo", "replay.enabled=true")
+    played = agent_executor("agents.estimator=grpo", "replay.enabled=true")
     first = replaying(played, byte_tokenizer, history, step=0)
     stepped(first, byte_tokenizer, played, [("up", "up", "up"), ("hop",) * 5], step=0)
     assert first.metrics["r3/agents/recalled"] == 0 == first.metrics["r3/replay/recalled"]
@@ -495,11 +419,11 @@ def test_a_stored_success_joins_a_task_that_failed(executor, byte_tokenizer, his
 
 
 def test_a_stored_failure_joins_a_task_that_succeeded_unless_it_is_switched_off(
-    executor, byte_tokenizer, history
+    agent_executor, byte_tokenizer, history
 ):
     plays = [("up", "up", "up"), ("up", "down", "up", "up", "up")]
     for overrides, expected in (((), 1), (("replay.recall_failures=false",), 0)):
-        played = executor("replay.enabled=true", *overrides)
+        played = agent_executor("replay.enabled=true", *overrides)
         made = replaying(played, byte_tokenizer, history, step=(history.last_step or 0) + 1)
         stepped(made, byte_tokenizer, played, [("hop",) * 5, *plays], step=made.step)
         assert made.metrics["r3/agents/recalled"] == 0  # the task has both
@@ -509,9 +433,9 @@ def test_a_stored_failure_joins_a_task_that_succeeded_unless_it_is_switched_off(
 
 
 def test_lost_trajectories_are_counted_in_the_history_and_never_recalled(
-    executor, byte_tokenizer, history
+    agent_executor, byte_tokenizer, history
 ):
-    played = executor("replay.enabled=true", "reward.max_ungraded_rate=1")
+    played = agent_executor("replay.enabled=true", "reward.max_ungraded_rate=1")
     made = replaying(played, byte_tokenizer, history, step=0)
     stepped(made, byte_tokenizer, played, [("up", "jump"), *FAILURES], step=0)
     assert counts_of(history, TASK)[Context.PLAIN, Verdict.UNGRADED][0] == 1
@@ -555,12 +479,12 @@ def reflecting(config, tokenizer, history, *, epoch):
 
 
 def test_a_task_that_failed_is_played_behind_a_stored_attempt_as_a_group_of_its_own(
-    executor, byte_tokenizer, history
+    agent_executor, byte_tokenizer, history
 ):
     """Step 1 failed twice. In step 2 sums of rewards are -2.5 and -0.5 from the plain prompt, and 1 and -2.5 behind the attempt;
     the two groups were played by engines that number their trajectories alike."""
     settings = ("agents.estimator=grpo", "reflection.enabled=true", f"data.max_len={WIDE}")
-    played = executor(*settings)
+    played = agent_executor(*settings)
     stepped(
         replaying(played, byte_tokenizer, history, step=0),
         byte_tokenizer,
@@ -580,7 +504,7 @@ def test_a_task_that_failed_is_played_behind_a_stored_attempt_as_a_group_of_its_
         and generator.prompts.metrics()["r3/reflection/hard_prompts"] == 1
     )
 
-    plain, other = executor(*settings), executor(*settings)
+    plain, other = agent_executor(*settings), agent_executor(*settings)
     rows = [row for texts in FAILURES for row in play(plain, byte_tokenizer, *texts)[0]]
     found, asked = play(other, byte_tokenizer, "up", "up", "up", prompt=attempt, max_len=WIDE)
     assert [prompt for prompt, _ in asked] == [
@@ -614,9 +538,11 @@ def test_a_task_that_failed_is_played_behind_a_stored_attempt_as_a_group_of_its_
     ] == [0, 4, 1, 1]
 
 
-def test_a_stored_success_joins_the_plain_group_alone(executor, byte_tokenizer, history):
+def test_a_stored_success_joins_the_plain_group_alone(agent_executor, byte_tokenizer, history):
     """It keeps prompts that show no attempt."""
-    played = executor("replay.enabled=true", "reflection.enabled=true", f"data.max_len={WIDE}")
+    played = agent_executor(
+        "replay.enabled=true", "reflection.enabled=true", f"data.max_len={WIDE}"
+    )
     first = replaying(played, byte_tokenizer, history, step=0)
     stepped(first, byte_tokenizer, played, [("up", "up", "up"), *FAILURES], step=0)
     rows = [
@@ -635,9 +561,9 @@ def test_a_stored_success_joins_the_plain_group_alone(executor, byte_tokenizer, 
     ]
 
 
-def test_an_attempt_that_leaves_no_room_is_counted(executor, byte_tokenizer, history):
+def test_an_attempt_that_leaves_no_room_is_counted(agent_executor, byte_tokenizer, history):
     """An attempt needs 64 of its characters and the lines around them."""
-    played = executor("reflection.enabled=true", f"data.max_len={WIDE}")
+    played = agent_executor("reflection.enabled=true", f"data.max_len={WIDE}")
     stepped(
         replaying(played, byte_tokenizer, history, step=0),
         byte_tokenizer,

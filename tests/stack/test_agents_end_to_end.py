@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 import tests.stack.cpu_only  # noqa: F401
-from tests.method.core.test_hierarchy import brute_force
+from tests.method.core.hierarchies import brute_force
 from tests.stack.training import R3, lines, rollouts_of, train
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]

@@ -15,8 +15,8 @@ from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.stack import flags, work
 from r3_openrlhf.stack.arguments import given_flags, openrlhf_arguments, own_flags
 from r3_openrlhf.stack.upstream_parser import check_arguments, installed_flags, installed_source
+from tests.imports import loaded_by
 from tests.tables import rows_of
-from tests.test_boundaries import loaded_by
 from tools.openrlhf_flags import table
 
 STACK = Path(work.__file__).parent

@@ -10,12 +10,22 @@ from transformers import AutoTokenizer
 
 from r3_openrlhf.config.algorithms import ALGORITHMS
 from r3_openrlhf.config.loading import load_config
+from r3_openrlhf.method.core.estimators import ESTIMATORS
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.stack.experience_values import explained_variance
 from r3_openrlhf.stack.launch import plan
 from tests.recordings import MODEL, STORY, recorded
-from tests.stack.test_experience_maker import G, Recording, Stock, by_row, maker, sample
+from tests.stack.experience_makers import (
+    G,
+    Recording,
+    Stock,
+    Valued,
+    ValuedRecording,
+    by_row,
+    maker,
+    sample,
+)
 
 pytestmark = pytest.mark.stack
 STOCK = [
@@ -51,19 +61,6 @@ def samples_of(rollouts, group_size):
         one.rollout_log_probs = torch.tensor([[0.0, *logprobs]])
         made.append(one)
     return made
-
-
-class Valued:
-    """A critic that says something of every token."""
-
-    def make_experience(self, samples_list):
-        for samples in super().make_experience(samples_list):
-            samples.values = torch.cos(7 * samples.rollout_log_probs) * samples.action_mask
-        return samples_list
-
-
-class ValuedRecording(Valued, Recording):
-    pass
 
 
 class ValuedStock(Valued, Stock):
@@ -121,9 +118,37 @@ def assert_upstreams(rollouts, algo, **settings):
     ours, theirs = (
         experiences_of(cls, rollouts, algo, **settings) for cls in (Recording, Stock)
     )
+    compares = ALGORITHMS[algo].estimator in ESTIMATORS
+    collapsed = rows_of_equal_rewards(rollouts, settings.get("group_size", G))
     for name in ("advantages", "returns"):
-        for one, other in zip(by_row(ours, name), by_row(theirs, name), strict=True):
-            assert torch.equal(one, other)
+        pairs = zip(by_row(ours, name), by_row(theirs, name), strict=True)
+        for i, (one, other) in enumerate(pairs):
+            if compares and i in collapsed:
+                assert not one.any()
+            else:
+                assert torch.equal(one, other)
+
+
+def rows_of_equal_rewards(rollouts, group_size):
+    """Rows of groups whose rewards are equal, of which upstream may make noise."""
+    rewards = [reward for *_, reward in rollouts]
+    found = set()
+    for begin in range(0, len(rewards), group_size):
+        if len(set(rewards[begin : begin + group_size])) == 1:
+            found.update(range(begin, begin + group_size))
+    return found
+
+
+@pytest.mark.parametrize("reward", [0.1, 0.3, -0.7, 1.9])
+@pytest.mark.parametrize("algo", ["grpo", "rloo", "dr_grpo"])
+def test_equal_rewards_give_exactly_zero(rollouts, algo, reward):
+    """Upstream's float32 mean of eight rewards of .1 is .1 + 7e-9, their float32 deviation is 0, and the rest is divided by 1e-9."""
+    rows = [(*row, reward) for *row, _ in rollouts[: 2 * 8]]
+    ours, theirs = (experiences_of(cls, rows, algo, group_size=8) for cls in (Recording, Stock))
+    assert not any(row.any() for row in by_row(ours, "advantages"))
+    assert not any(row.any() for row in by_row(ours, "returns"))
+    if (algo, reward) == ("grpo", 0.1):
+        assert by_row(theirs, "advantages")[0][0].item() == pytest.approx(-7.45, abs=0.01)
 
 
 def test_advantages_of_ppo_are_those_of_a_written_out_loop(rollouts):

@@ -2,32 +2,14 @@
 
 import pytest
 import torch
-from openrlhf.models import get_llm_for_sequence_regression
 from safetensors.torch import load_file
 from transformers import AutoModel
 
 from tests.stack import rank_worker
 from tests.stack.mixed_rows import mixed_rows
-from tests.stack.test_any_number_of_rows import (
-    LEARNING_RATE,
-    ROWS,
-    assert_moved_alike,
-    run_ranks,
-)
+from tests.stack.updates_on_ranks import LEARNING_RATE, ROWS, assert_moved_alike, run_ranks
 
 pytestmark = [pytest.mark.stack]
-
-
-@pytest.fixture(scope="module")
-def critic(model, tmp_path_factory):
-    """A critic with a head of its own, as a directory."""
-    path = tmp_path_factory.mktemp("critic")
-    torch.manual_seed(1)
-    made = get_llm_for_sequence_regression(
-        model, "critic", attn_implementation="sdpa", init_value_head=True
-    )
-    made.save_pretrained(path)
-    return str(path)
 
 
 def one_process(critic, rows_per_step=ROWS):

@@ -10,29 +10,21 @@ import numpy as np
 import pytest
 import torch
 from vllm import SamplingParams
-from vllm.logprobs import FlatLogprobs
 from vllm.v1.engine import FINISH_REASON_STRINGS
 
-from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.evaluation.engine import Engine
 from r3_openrlhf.evaluation.sample_file import sampled
 from r3_openrlhf.method.errors import R3Error, TrainingStopped
 from r3_openrlhf.method.types import Context, Verdict
-from r3_openrlhf.problems.training_file import Label
-from r3_openrlhf.rewards.exchange import Grade
 from r3_openrlhf.runs.endings import Ending, ending_of
 from r3_openrlhf.stack.convert import rollout_from_response
-from r3_openrlhf.stack.rollout_executor import AgentExecutor
 from r3_openrlhf.stack.samples_generator import R3SamplesGenerator
 from r3_openrlhf.view.evaluation import Response
-from tests.stack import test_agents
-from tests.stack import test_experience_maker as of_responses
-from tests.stack.test_agents import environments  # noqa: F401
-from tests.stack.test_agents import executor as agent_executor  # noqa: F401
-from tests.stack.test_tools import executor as tool_executor  # noqa: F401
+from tests.stack import experience_makers as of_responses
+from tests.stack import scripted_agents
+from tests.stack.scripted_endings import LABEL, Ends
 
 pytestmark = pytest.mark.stack
-LABEL = Label(uid="u1", problem="6*7", references=["42"], task="math").to_json()
 MEANING = {
     "stop": "stop",
     "length": "cut",
@@ -41,54 +33,6 @@ MEANING = {
     "error": "ungraded",
 }
 GIVEN = Path(__file__).parents[3] / "shared/data/turn5/engine_endings.json"
-
-
-class Ends:
-    """An engine that writes this text, a byte a token, and ends it so."""
-
-    llm = SimpleNamespace(model_config=SimpleNamespace(get_vocab_size=lambda: 300))
-
-    def __init__(self, tokenizer, text, reason):
-        self.ids, self.reason, self.asked = (
-            tokenizer(text=text, add_special_tokens=False)["input_ids"],
-            reason,
-            0,
-        )
-
-    async def generate(self, _prompt_ids, params):
-        self.asked += 1
-        flat = FlatLogprobs()
-        k = params.logprobs
-        for token in self.ids:
-            flat.append_fast(
-                [token] * (1 + k),
-                [-0.5, -0.5, *[-9.0] * k][: 1 + k],
-                iter([1] * (1 + k)),
-                [None] * (1 + k),
-            )
-        output = SimpleNamespace(
-            token_ids=list(self.ids), logprobs=flat, finish_reason=self.reason
-        )
-        return SimpleNamespace(outputs=[output])
-
-
-class Graders:
-    """Everything is right; what is asked for is kept."""
-
-    def __init__(self):
-        self.requests = []
-
-    async def grade(self, request):
-        self.requests.append(request)
-        return Grade(verdict=Verdict.CORRECT, reason="correct", score=1.0, reward=1.0)
-
-
-@pytest.fixture(params=[False, True], ids=["alone", "in_groups"])
-def executor(in_a_job, request):
-    in_a_job(load_config("cpu_smoke", ["run_dir=unused", "reward.urls=[http://localhost:9]"]))
-    made = AgentExecutor()
-    made.grader, made.reads_groups = Graders(), request.param
-    return made
 
 
 def respond(executor, tokenizer, text, reason):
@@ -112,14 +56,14 @@ def test_every_reason_of_the_engine_has_a_meaning_and_others_are_ungraded():
 
 @pytest.mark.parametrize("reason", [*MEANING, "unheard of", None])
 @pytest.mark.parametrize("text", ["So \\boxed{42}", "So I think that", ""])
-def test_a_response_is_what_its_ending_means(executor, byte_tokenizer, text, reason):
-    made, rollout = respond(executor, byte_tokenizer, text, reason)
+def test_a_response_is_what_its_ending_means(ends_executor, byte_tokenizer, text, reason):
+    made, rollout = respond(ends_executor, byte_tokenizer, text, reason)
     meaning = MEANING.get(reason, "ungraded") if text else "ungraded"
     assert rollout.truncated == made["truncated"] == (
         meaning == "cut"
     ) and rollout.finish_reason == str(reason)
     assert rollout.num_tokens == len(text)
-    requests = executor.grader.requests
+    requests = ends_executor.grader.requests
     if meaning == "ungraded":
         assert (rollout.verdict, rollout.reward, made["reward"], made["scores"]) == (
             Verdict.UNGRADED,
@@ -135,11 +79,11 @@ def test_a_response_is_what_its_ending_means(executor, byte_tokenizer, text, rea
         ]
 
 
-def test_the_given_endings(executor, byte_tokenizer):
+def test_the_given_endings(ends_executor, byte_tokenizer):
     if not GIVEN.is_file():
         pytest.skip("no shared folder beside the checkout")
     for row in json.loads(GIVEN.read_text())["rows"]:
-        rollout = respond(executor, byte_tokenizer, row["text"], row["finish_reason"])[1]
+        rollout = respond(ends_executor, byte_tokenizer, row["text"], row["finish_reason"])[1]
         expected = (False, True) if row["expected"] == "ungraded" else (True, False)
         assert (rollout.truncated, rollout.verdict is Verdict.UNGRADED) == expected
 
@@ -183,9 +127,11 @@ def test_a_turn_that_did_not_end_is_not_acted(
     meaning = MEANING.get(reason, "ungraded")
     # of turns, where three steps are to be climbed
     number = {"stop": 3, "cut": 4, "ungraded": 2}[meaning]
-    plain, reasons = test_agents.Scripted, ["stop", reason, "stop", "stop"]
-    monkeypatch.setattr(test_agents, "Scripted", lambda *args: EndsTurns(plain(*args), reasons))
-    responses, _ = test_agents.play(agent_executor(), byte_tokenizer, *["up"] * number)
+    plain, reasons = scripted_agents.Scripted, ["stop", reason, "stop", "stop"]
+    monkeypatch.setattr(
+        scripted_agents, "Scripted", lambda *args: EndsTurns(plain(*args), reasons)
+    )
+    responses, _ = scripted_agents.play(agent_executor(), byte_tokenizer, *["up"] * number)
     trajectory = responses[0]["r3"]["trajectory"]
     if meaning == "ungraded":
         assert trajectory.reason == f"engine: {reason}" and len(trajectory.turns) == 1
@@ -228,14 +174,19 @@ def test_an_evaluation_reads_endings_as_training_does(reason):
     ).is_cut == (meaning == "cut")
 
 
-def test_endings_are_counted(executor, byte_tokenizer):
+def test_endings_are_counted(ends_executor, byte_tokenizer):
     made = object.__new__(R3SamplesGenerator)
-    made.args, made.config, made.step, made.epoch = SimpleNamespace(), executor.config, 0, 1
+    made.args, made.config, made.step, made.epoch = (
+        SimpleNamespace(),
+        ends_executor.config,
+        0,
+        1,
+    )
     made._prefixes, made._contexts, made._training, made.partial = {}, {}, True, None
     made.totals, made._counts = {"generated_tokens_total": 0.0}, Counter()
     for reason in ("stop", "abort", "repetition", "error", "length"):
         made._process_response_into_experience(
-            respond(executor, byte_tokenizer, "ab", reason)[0], max_len=99
+            respond(ends_executor, byte_tokenizer, "ab", reason)[0], max_len=99
         )
     counts = made.take_counts()
     assert (counts["r3/engine/given_up"], counts["r3/engine/repetition"]) == (2.0, 1.0)

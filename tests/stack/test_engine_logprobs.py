@@ -16,11 +16,8 @@ from r3_openrlhf.stack.convert import rollout_from_response
 from r3_openrlhf.stack.engine_faults import NOT_FINITE, checked_logprobs
 from r3_openrlhf.stack.experience_maker import StockExperienceMaker
 from r3_openrlhf.stack.rollout_executor import logprobs_array
-from tests.stack import test_agents, test_endings
-from tests.stack.test_agents import environments  # noqa: F401
-from tests.stack.test_agents import executor as agent_executor  # noqa: F401
-from tests.stack.test_endings import LABEL, executor  # noqa: F401
-from tests.stack.test_tools import executor as tool_executor  # noqa: F401
+from tests.stack import scripted_agents
+from tests.stack.scripted_endings import LABEL, Ends
 
 pytestmark = pytest.mark.stack
 WRONG = [None, math.nan, math.inf, -math.inf]
@@ -35,7 +32,7 @@ class Spoils:
             value,
             place,
             when,
-            test_endings.Ends.llm,
+            Ends.llm,
         )
         self.texts, self.asked = getattr(engine, "texts", []), engine.asked
         self.number = 0
@@ -49,8 +46,8 @@ class Spoils:
         return output
 
 
-def respond(executor, tokenizer, text, value, **where):  # noqa: F811
-    engine = Spoils(test_endings.Ends(tokenizer, text, "stop"), value, **where)
+def respond(executor, tokenizer, text, value, **where):
+    engine = Spoils(Ends(tokenizer, text, "stop"), value, **where)
     made = asyncio.run(
         executor.execute("ab", LABEL, SamplingParams(max_tokens=900), 999, tokenizer, engine)
     )
@@ -60,10 +57,12 @@ def respond(executor, tokenizer, text, value, **where):  # noqa: F811
 
 
 @pytest.mark.parametrize("value", WRONG)
-def test_the_response_is_ungraded_and_names_the_engine(executor, byte_tokenizer, value):  # noqa: F811
-    _, made, rollout = respond(executor, byte_tokenizer, "So \\boxed{42}", value)
+def test_the_response_is_ungraded_and_names_the_engine(ends_executor, byte_tokenizer, value):
+    _, made, rollout = respond(ends_executor, byte_tokenizer, "So \\boxed{42}", value)
     assert (rollout.verdict, rollout.reward, made["reward"]) == (Verdict.UNGRADED, None, None)
-    assert rollout.reason == "engine: log-probs not finite" and not executor.grader.requests
+    assert (
+        rollout.reason == "engine: log-probs not finite" and not ends_executor.grader.requests
+    )
     assert (
         "the rollout engine in process" in rollout.extras["error"]
         and "not finite" in rollout.extras["error"]
@@ -73,15 +72,15 @@ def test_the_response_is_ungraded_and_names_the_engine(executor, byte_tokenizer,
 
 
 @pytest.mark.parametrize("value", WRONG)
-def test_a_token_that_was_not_sampled_may_be_impossible(executor, byte_tokenizer, value):  # noqa: F811
-    executor.top_logprobs = 3
-    executor._bounds = lambda logprobs_Tk, **_: None
-    _, _, rollout = respond(executor, byte_tokenizer, "So \\boxed{42}", value, place=3)
+def test_a_token_that_was_not_sampled_may_be_impossible(ends_executor, byte_tokenizer, value):
+    ends_executor.top_logprobs = 3
+    ends_executor._bounds = lambda logprobs_Tk, **_: None
+    _, _, rollout = respond(ends_executor, byte_tokenizer, "So \\boxed{42}", value, place=3)
     assert (rollout.verdict is Verdict.CORRECT) is (value == -math.inf)
 
 
 @pytest.mark.parametrize("value", [*WRONG, -0.5])
-def test_no_tool_is_called_by_such_a_response(tool_executor, byte_tokenizer, value):  # noqa: F811
+def test_no_tool_is_called_by_such_a_response(tool_executor, byte_tokenizer, value):
     engine, made, rollout = respond(
         tool_executor, byte_tokenizer, "```python\nprint(6*7)\n```\n", value
     )
@@ -90,12 +89,12 @@ def test_no_tool_is_called_by_such_a_response(tool_executor, byte_tokenizer, val
 
 
 @pytest.mark.parametrize("value", WRONG)
-def test_such_a_turn_is_not_acted(agent_executor, byte_tokenizer, monkeypatch, value):  # noqa: F811
-    plain = test_agents.Scripted
+def test_such_a_turn_is_not_acted(agent_executor, byte_tokenizer, monkeypatch, value):
+    plain = scripted_agents.Scripted
     monkeypatch.setattr(
-        test_agents, "Scripted", lambda *args: Spoils(plain(*args), value, when=1)
+        scripted_agents, "Scripted", lambda *args: Spoils(plain(*args), value, when=1)
     )
-    responses, _ = test_agents.play(agent_executor(), byte_tokenizer, "up", "up")
+    responses, _ = scripted_agents.play(agent_executor(), byte_tokenizer, "up", "up")
     trajectory = responses[0]["r3"]["trajectory"]
     assert trajectory.reason == "engine: log-probs not finite" and len(trajectory.turns) == 1
     assert [one["r3"]["grade"].verdict for one in responses] == [Verdict.UNGRADED] * 2

@@ -5,170 +5,38 @@ Only the log-probs, which need models, are given: everything else is the real co
 
 import random
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
-from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.core.losses import LOSSES
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history.store import HistoryStore
-from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.settings import ImportedSettings, RehearsalSettings
-from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics, Rollout, Verdict
+from r3_openrlhf.method.types import Context, EntropyBounds, EntropyStatistics
 from r3_openrlhf.stack import experience_values
 from r3_openrlhf.stack.experience_maker import R3ExperienceMaker, StockExperienceMaker
 from r3_openrlhf.stack.imported import measured
 from r3_openrlhf.stack.read_rows import drawn
-from tests.stack.mixed_rows import experience_of
+from tests.stack.experience_makers import (
+    OFF,
+    C,
+    G,
+    Given,
+    Ours,
+    Recording,
+    U,
+    W,
+    by_row,
+    config_with,
+    group,
+    maker,
+    sample,
+)
 
 pytestmark = pytest.mark.stack
-C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
-G = 4
-
-
-def arguments(ranks=1):
-    return SimpleNamespace(
-        actor=SimpleNamespace(
-            num_nodes=1, num_gpus_per_node=ranks, eps_clip_low_high=(0.2, 0.2)
-        ),
-        ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
-        rollout=SimpleNamespace(
-            batch_size=2, n_samples_per_prompt=G, micro_batch_size=3, max_tokens_per_gpu=64
-        ),
-        train=SimpleNamespace(batch_size=2 * G, dynamic_batch_enable=False),
-        algo=SimpleNamespace(
-            advantage=SimpleNamespace(
-                estimator="group_norm", gamma=1.0, lambd=1.0, no_std_norm=False
-            ),
-            kl=SimpleNamespace(use_loss=False),
-        ),
-        reward=SimpleNamespace(
-            clip_range=(-10, 10), overlong_buffer_len=None, stop_properly_penalty_coef=None
-        ),
-    )
-
-
-class Given:
-    """In place of the remote forward passes: log-probs by row, entropy by rollout, a KL of zero."""
-
-    gap = 0.0
-
-    def make_experience(self, samples_list):
-        for samples in samples_list:
-            samples.action_log_probs = (
-                samples.rollout_log_probs + self.gap * samples.action_mask
-            )
-            samples.base_action_log_probs = samples.values = None
-            samples.kl = torch.zeros_like(samples.rollout_log_probs)
-        return samples_list
-
-    def _announce_entropy(self, samples_list, wanted, *, tokens=False):  # noqa: ARG002
-        self.wanted = wanted
-
-    def _exact_entropy(self, samples_list):
-        return {
-            i: EntropyStatistics(peak=10.0 - i, global_=i / 10, source="exact")
-            for i in self.wanted
-        }, 0.0
-
-
-class Ours(Given, R3ExperienceMaker):
-    pass
-
-
-class Recording(Given, StockExperienceMaker):
-    pass
-
-
-class Stock(Given, RemoteExperienceMaker):
-    pass
-
-
-def maker(cls, *, config=None, history=None, ranks=1):
-    made = cls.__new__(cls)
-    made.args = arguments(ranks)
-    made.strategy = SimpleNamespace(args=made.args)
-    made.advantage_estimator = "group_norm"
-    made.initial_model_group = made.critic_model_group = None
-    made.kl_ctl = SimpleNamespace(value=0.0)
-    made.tokenizer = SimpleNamespace(pad_token_id=0, decode=lambda ids, **kwargs: str(ids))
-    made.config = config or config_with()
-    made.r3 = R3(made.config, history=history, seed=made.config.train.seed)
-    made.step = 5
-    return made
-
-
-def config_with(**sections):
-    config = R3Config(run_dir="unused")
-    for section, values in sections.items():
-        for key, value in values.items():
-            assert hasattr(getattr(config, section), key)
-            setattr(getattr(config, section), key, value)
-    return config
-
-
-OFF = dict(replay={"enabled": False}, reflection={"enabled": False}, ranking={"enabled": False})
-
-
-def sample(verdict, *, prompt="p", tokens=(3, 4, 5), truncated=False, reward=None, step=5):
-    reward = (
-        {C: 1.0 + 1 / max(1, len(tokens)), W: 0.0, U: None}[verdict]
-        if reward is None
-        else reward
-    )
-    ids = [1, 2, *tokens]
-    logprobs = torch.tensor([[0.0] + [-0.1 * t for t in tokens]])
-    experience = experience_of({"tokens": ids, "prompt": 2, "advantage": 0.0})
-    experience.rollout_log_probs, experience.truncated = logprobs, torch.tensor([truncated])
-    experience.prompts, experience.labels = [prompt], [prompt]
-    experience.info = {"response_clip_ratio": torch.tensor([False])}
-    experience.rewards = experience.scores = None
-    if reward is not None:
-        experience.rewards, experience.scores = (
-            torch.tensor([reward]),
-            torch.tensor([float(reward > 0)]),
-        )
-        experience.info |= {
-            "reward": experience.rewards.clone(),
-            "score": experience.scores.clone(),
-        }
-    experience.r3_rollout = Rollout(
-        uid=prompt,
-        context=Context.PLAIN,
-        prompt_ids=np.array(ids[:2], dtype=np.int32),
-        response_ids=np.array(tokens, dtype=np.int32),
-        response_logprobs=logprobs[0, 1:].numpy(),
-        verdict=verdict,
-        reward=reward,
-        truncated=truncated,
-        finish_reason="length" if truncated else "stop",
-        policy_step=step,
-        epoch=1,
-        reason="timeout" if verdict is U else verdict.value,
-    )
-    return experience
-
-
-def group(*verdicts, prompt="p", **settings):
-    """Responses of different lengths, so that rows differ."""
-    return [
-        sample(v, prompt=prompt, tokens=tuple(range(3, 5 + i)), **settings)
-        for i, v in enumerate(verdicts)
-    ]
-
-
-def by_row(experiences, field):
-    found = {}
-    for experience in experiences:
-        for position, index in enumerate(experience.index):
-            mask = experience.action_mask[position].bool()
-            found[index] = getattr(experience, field)[position][mask]
-    return [found[i] for i in sorted(found)]
 
 
 def history_with(*rollouts):
@@ -639,34 +507,42 @@ def test_a_row_that_nobody_reads_does_not_pass_and_nothing_else_changes(
         for one, other in zip(found, wanted, strict=True):
             torch.testing.assert_close(getattr(one, name), getattr(other, name))
     passed = {index for batch in made.passed for index in batch}
-    rows = list(
-        zip(by_row(found, "advantages"), by_row(found, "action_log_probs"), strict=True)
-    )
-    old = by_row(wanted, "action_log_probs")
-    silent = [not len(advantages) for advantages, _ in rows]
-    idle = [i for i, (advantages, _) in enumerate(rows) if not advantages.any()]
-    for number, (advantages, logprobs) in enumerate(rows):
-        if number in passed:
-            torch.testing.assert_close(logprobs, old[number])
-        else:
-            assert not advantages.any()
-    compared = [i for i in idle if i in passed and not silent[i]]
-    unread = [i for i in idle if i not in passed and not silent[i]]
-    assert bool(unread) <= bool(compared)  # the gap is measured on some of them
+    check_rows_that_passed(found, wanted, passed)
     # every rank has as many passes, and no more rows pass than fill the ranks
     assert len(made.passed) % ranks == 0
     if not dynamic:
-        per_rank = len(made.passed) // ranks
-        sizes = [
-            sum(map(len, made.passed[rank * per_rank : (rank + 1) * per_rank]))
-            for rank in range(ranks)
-        ]
-        assert max(sizes) == min(sizes)
-    assert made.metrics["r3/sync/rows"] <= every.metrics["r3/sync/rows"]
-    assert made.metrics["r3/sync/abs_logprob_gap"] == pytest.approx(0.05, abs=1e-6)
-    different = {"r3/sync/rows"} | {key for key in made.metrics if key.startswith("r3/time/")}
-    for key in every.metrics.keys() - different:
-        assert made.metrics[key] == pytest.approx(every.metrics[key], rel=1e-5), key
+        assert len(set(rows_per_rank(made.passed, ranks))) == 1
+    check_same_metrics(made.metrics, every.metrics)
+
+
+def check_rows_that_passed(found, wanted, passed):
+    """What passed has the log-probs of a step that skips none; what did not has no advantage."""
+    advantages = by_row(found, "advantages")
+    logprobs = by_row(found, "action_log_probs")
+    old = by_row(wanted, "action_log_probs")
+    for i in range(len(advantages)):
+        if i in passed:
+            torch.testing.assert_close(logprobs[i], old[i])
+        else:
+            assert not advantages[i].any()
+    idle = [i for i, values in enumerate(advantages) if len(values) and not values.any()]
+    if any(i not in passed for i in idle):
+        assert any(i in passed for i in idle)  # the gap is measured on some of them
+
+
+def rows_per_rank(passed, ranks):
+    """Rows of each rank's passes; the ranks have as many passes, one rank's after the other's."""
+    per_rank = len(passed) // ranks
+    by_rank = [passed[rank * per_rank : (rank + 1) * per_rank] for rank in range(ranks)]
+    return [sum(map(len, passes)) for passes in by_rank]
+
+
+def check_same_metrics(found, wanted):
+    assert found["r3/sync/rows"] <= wanted["r3/sync/rows"]
+    assert found["r3/sync/abs_logprob_gap"] == pytest.approx(0.05, abs=1e-6)
+    times = {key for key in found if key.startswith("r3/time/")}
+    for key in wanted.keys() - times - {"r3/sync/rows"}:
+        assert found[key] == pytest.approx(wanted[key], rel=1e-5), key
 
 
 @pytest.mark.parametrize("cls", [OursPassing, StockPassing])

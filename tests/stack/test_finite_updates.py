@@ -17,8 +17,7 @@ from r3_openrlhf.stack.finite_updates import (
     UpdateWatch,
 )
 from tests.stack import rank_worker
-from tests.stack.test_any_number_of_rows import run_ranks
-from tests.stack.test_critic import critic  # noqa: F401
+from tests.stack.updates_on_ranks import run_ranks
 
 pytestmark = pytest.mark.stack
 FOUR_A_STEP = {"train.batch_size": 4}  # two optimizer steps or more: the first one is at fault
@@ -65,7 +64,7 @@ LAYOUTS = [
 def test_a_gradient_of_one_rank_that_is_not_finite_is_reported(
     tmp_path,
     model,
-    critic,  # noqa: F811
+    critic,
     of_critic,
     settings,
 ):

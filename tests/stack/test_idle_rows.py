@@ -20,7 +20,7 @@ from r3_openrlhf.stack.idle_rows import (
     sums_of_rows,
 )
 from tests.stack.mixed_rows import experience_of, mixed_rows
-from tests.stack.test_any_number_of_rows import movement, run_ranks, start_of
+from tests.stack.updates_on_ranks import movement, run_ranks, start_of
 
 SETTINGS = LossSettings(0.2, 0.2, 3.0)
 HALF = (0, 1, 2, 5, 6, 9, 10)  # of 7 rows and of 12: more than a half on the first rank

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.stack import lora
 from tests.stack import rank_worker
-from tests.stack.test_any_number_of_rows import run_ranks
+from tests.stack.updates_on_ranks import run_ranks
 
 pytestmark = pytest.mark.stack
 
@@ -53,6 +53,28 @@ def test_merged_weights_are_those_of_peft_and_the_trained_ones_stay(model, dtype
     assert changed == {name for name in merged if "_proj.weight" in name}
 
 
+def lost_of(base, change):
+    loss = lora.MergeLoss()
+    loss.count(base, change, (base + change).to(base.dtype))
+    return loss.share
+
+
+def test_what_the_type_of_the_weights_loses_of_a_change_by_hand():
+    """Half a step of bfloat16 is 1/256 of 1, of 1/2 and of 1/4: .0039, .002 and .00098. A change of .001 moves the last two."""
+    base, change = torch.tensor([1.0, 0.5, 0.25, 0.125]), torch.tensor([1e-3] * 4)
+    assert lost_of(base.bfloat16(), change) == 0.5
+    assert lost_of(base, change) == 0.0
+    assert lost_of(base.bfloat16(), 0 * change) == 0.0
+
+
+@pytest.mark.parametrize(("size", "lost"), [(2e-4, 0.18), (2e-6, 0.98)])
+def test_what_bfloat16_loses_of_small_changes_of_a_model(size, lost):
+    """The figures of docs/usage.md: weights with a deviation of .05."""
+    torch.manual_seed(0)
+    base = (0.05 * torch.randn(512, 512)).bfloat16()
+    assert lost_of(base, size * torch.randn(512, 512)) == pytest.approx(lost, abs=0.01)
+
+
 def test_an_adapter_on_something_else_than_a_linear_layer_is_refused(model):
     with pytest.raises(
         TrainingStopped,
@@ -73,6 +95,18 @@ def test_an_adapter_on_a_head_that_is_the_embedding_too_is_refused(model, tmp_pa
         lora.check_layers(adapted(str(tmp_path), targets=["lm_head"]))
 
 
+def lost_share(peft, sent):
+    """The change of an unmerged model's adapter at weights that were sent as the base has them, of all change."""
+    total = lost = 0.0
+    for name, module in peft.get_base_model().named_modules():
+        if hasattr(module, "get_delta_weight"):
+            change = module.get_delta_weight("default").detach().abs().double()
+            base = module.get_base_layer().weight.data
+            total += change.sum().item()
+            lost += change[sent[f"{name}.weight"] == base].sum().item()
+    return lost / total
+
+
 @pytest.mark.parametrize("stage", [2, 3])
 def test_trained_sent_saved_and_resumed_on_two_ranks(tmp_path, model, stage):
     """Upstream's own sync under ZeRO 2 and 3: base names, merged values, nothing of the base trained. PEFT makes an adapter
@@ -86,8 +120,10 @@ def test_trained_sent_saved_and_resumed_on_two_ranks(tmp_path, model, stage):
     peft = adapted(model)
     for name, parameter in peft.named_parameters():
         parameter.data = found["trained"][name]
-    expected = dict(peft.merge_and_unload().named_parameters())
+    expected = dict(copy.deepcopy(peft).merge_and_unload().named_parameters())
     assert list(found["sent"]) == list(expected)
+    assert found["lost"] == [pytest.approx(lost_share(peft, found["sent"]))] * 2
+    assert 0 < found["lost"][0] < 1
     saved = dict(AutoModelForCausalLM.from_pretrained(tmp_path / "saved").named_parameters())
     for name, weight in expected.items():
         assert torch.equal(found["sent"][name], weight.data), name

@@ -25,7 +25,7 @@ from r3_openrlhf.stack.rollout_engine import PausableEngine, R3RolloutActor
 from r3_openrlhf.stack.rollout_executor import AgentExecutor
 from r3_openrlhf.stack.samples_generator import R3SamplesGenerator
 from tests.method.history.samples import make_rollout
-from tests.stack.test_experience_maker import (
+from tests.stack.experience_makers import (
     OFF,
     C,
     Ours,
@@ -36,9 +36,9 @@ from tests.stack.test_experience_maker import (
     group,
     maker,
 )
-from tests.stack.test_experience_maker import arguments as arguments_of
-from tests.stack.test_partial_rollouts import WholeEngines, as_plain
-from tests.stack.test_samples_generator import Problems
+from tests.stack.experience_makers import arguments as arguments_of
+from tests.stack.prompt_lists import Problems
+from tests.stack.whole_engines import WholeEngines, as_plain
 
 pytestmark = pytest.mark.stack
 LABEL = Label(uid="u1", problem="1+1", references=["2"], task="exact").to_json()

@@ -39,6 +39,29 @@ def test_logprobs_and_entropy_are_upstreams(model, rows, packing, temperature):
     torch.testing.assert_close(entropy[mask], output.entropy[mask], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("makes_caches", [False, True])
+def test_a_packed_row_has_the_log_probs_of_the_row_alone(model, rows, makes_caches):
+    """Also where the model's configuration asks for a cache, as that of a part for texts does."""
+    packed = Actor(model, attn_implementation="flash_attention_2", packing_samples=True)
+    alone = Actor(model, attn_implementation="sdpa")
+    packed.eval()
+    alone.eval()
+    packed.model.config.use_cache = makes_caches
+    with torch.no_grad():
+        together, _, _ = logprobs_and_entropy(
+            packed, rows.sequences, rows.action_mask, rows.attention_mask
+        )
+        for i, mask in enumerate(rows.attention_mask.bool()):
+            ids = rows.sequences[i : i + 1, mask]
+            logprobs = alone.model(ids, use_cache=False).logits.float().log_softmax(-1)
+            expected = logprobs[0, :-1].gather(1, ids[0, 1:, None])[:, 0]
+            is_action = rows.action_mask[i].bool()
+            num_actions = int(is_action.sum())
+            torch.testing.assert_close(
+                together[i][is_action], expected[-num_actions:], rtol=1e-4, atol=1e-4
+            )
+
+
 def test_entropy_of_the_rows_that_asked(model, rows):
     policy = R3PolicyActor.__new__(R3PolicyActor)
     policy.actor = Actor(model, attn_implementation="sdpa")

@@ -39,7 +39,7 @@ from tests.recordings import (
 )
 from tests.rewards.graders import graded
 from tests.rewards.server.service import Service
-from tests.stack.test_weights import assert_same_weights
+from tests.stack.same_weights import assert_same_weights
 from tests.stack.training import LIMIT_S, R3, Run, train
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]

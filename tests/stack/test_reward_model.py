@@ -12,7 +12,7 @@ from r3_openrlhf.config import RewardConfig
 from r3_openrlhf.method.types import Verdict
 from tests.recordings import MODEL
 from tests.rewards.graders import graded, request
-from tests.rewards.server.test_answers_of_servers import own_server
+from tests.rewards.server.own_servers import own_server
 
 pytestmark = pytest.mark.stack
 RESPONSES = ["The answer is 7.", "\\boxed{7}", "I do not know", "7 7 7 7"]

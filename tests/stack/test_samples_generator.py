@@ -20,7 +20,8 @@ from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.stack.samples_generator import R3SamplesGenerator, keep_order
 from tests.method.history.samples import make_rollout
-from tests.stack.test_experience_maker import arguments
+from tests.stack.experience_makers import arguments
+from tests.stack.prompt_lists import Problems
 
 pytestmark = pytest.mark.stack
 COUNTS = ("dropped_groups", "dropped_tokens", "left_over_groups", "left_over_tokens")
@@ -118,13 +119,6 @@ def generator_for(engine, scripts, *, algo="dapo", ranks=1, **train):
     )
     made._seed_epoch = lambda: None  # the loader does not shuffle
     return made
-
-
-class Problems(list):
-    """With what upstream's data set has besides its items (datasets/prompts_dataset.py:82)."""
-
-    prompts = property(lambda self: [prompt for prompt, _ in self])
-    labels = property(lambda self: [label for _, label in self])
 
 
 def label_of(i, script):

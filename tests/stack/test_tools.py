@@ -2,11 +2,9 @@
 
 import asyncio
 import re
-import tomllib
 from dataclasses import replace
 from os.path import commonprefix
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,17 +13,16 @@ from mistral_common.integrations.chat_templates.chat_templates import generate_c
 from mistral_common.tokens.tokenizers.base import TokenizerVersion
 from vllm import SamplingParams
 
-from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.problems.prompts import render, template_values
 from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.rewards.exchange import Grade
 from r3_openrlhf.stack.convert import Run, response_of, rollout_from_response
-from r3_openrlhf.stack.rollout_executor import AgentExecutor
 from r3_openrlhf.stack.samples_generator import R3SamplesGenerator
-from tests.stack.test_agents import Scripted
-from tests.stack.test_at_the_loss import LAYOUTS, Rollouts, config_of, entering
+from tests.stack.entering_the_loss import LAYOUTS, Rollouts, config_of, entering
+from tests.stack.scripted_agents import Scripted
+from tests.stack.scripted_tools import HOSTILE, TOKENS
 
 pytestmark = pytest.mark.stack
 
@@ -133,8 +130,7 @@ def test_a_step_with_given_tokens_is_the_step_without_them(pattern, kind, algo, 
 
 # ── tools ──
 
-HOSTILE = tomllib.loads(Path(__file__).with_name("hostile_tools.toml").read_text())
-LIMIT, TOKENS = 400, 40
+LIMIT = 400
 TEMPLATES = {
     path.stem: path.read_text()
     for path in sorted(Path(trl.__file__).parent.glob("chat_templates/*.jinja"))
@@ -164,32 +160,6 @@ for version in (
     TEMPLATES[f"mistral_{version}"] = generate_chat_template(**of_version, **off)
 
 
-@pytest.fixture(params=["fenced"])
-def executor(in_a_job, tmp_path, request):
-    (tmp_path / "own_tool.py").write_text(f"CASES = {HOSTILE['answers']!r}\n{HOSTILE['tool']}")
-    keys = [
-        "run_dir=unused",
-        "ranking.enabled=false",
-        f"agents.tool_tokens={TOKENS}",
-        "agents.tool_seconds=1.5",
-    ]
-    keys += [
-        f"agents.tools=[python,{tmp_path}/own_tool.py:say]",
-        f"agents.tool_form={request.param}",
-    ]
-    in_a_job(load_config("cpu_smoke", keys))
-    made = AgentExecutor()
-    made.requests = []
-
-    async def grade(request):
-        made.requests.append(request)
-        return Grade(verdict=Verdict.WRONG, reason="wrong", score=0.0, reward=0.0)
-
-    made.grader = SimpleNamespace(grade=grade)
-    yield made
-    made.tools._pool.close()
-
-
 LABEL = Label(uid="u1", problem="1+1", references=["2"], task="exact").to_json()
 
 
@@ -213,15 +183,15 @@ def with_template(tokenizer, name):
     return tokenizer
 
 
-@pytest.mark.parametrize("executor", HOSTILE["forms"], indirect=True)
-def test_an_answer_is_an_observation_whatever_it_is(executor, byte_tokenizer):
+@pytest.mark.parametrize("tool_executor", HOSTILE["forms"], indirect=True)
+def test_an_answer_is_an_observation_whatever_it_is(tool_executor, byte_tokenizer):
     """It is bounded, has no marks of roles, is not the policy's, earns nothing, and calls nothing."""
-    failures, form = 0, HOSTILE["forms"][executor.config.agents.tool_form]
+    failures, form = 0, HOSTILE["forms"][tool_executor.config.agents.tool_form]
     tokenizer = with_template(byte_tokenizer, "qwen2_5")
     ids = lambda text: tokenizer(text=text, add_special_tokens=False)["input_ids"]  # noqa: E731
     for number, kind in enumerate(HOSTILE["answers"]):
         call = form["call"].replace("NUMBER", str(number))
-        rollout, counts, engine = respond(executor, tokenizer, call, "It is 3.")
+        rollout, counts, engine = respond(tool_executor, tokenizer, call, "It is 3.")
         given = rollout.response_ids[~rollout.sampled].tolist()
         text, begin, end = tokenizer.decode(given), len(ids(call)), len(ids(call)) + len(given)
         assert text.startswith(form["before"]) and text.endswith(form["after"]), kind
@@ -235,7 +205,7 @@ def test_an_answer_is_an_observation_whatever_it_is(executor, byte_tokenizer):
         ]
         assert all(one.isprintable() or one in "\n\t" for one in text), kind
         assert engine.asked[1][0] == [*engine.asked[0][0], *rollout.response_ids[:end].tolist()]
-        asked = executor.requests[-1]
+        asked = tool_executor.requests[-1]
         assert asked.response.endswith(
             f"{form['graded'].replace('NUMBER', str(number))}It is 3."
         )
@@ -271,14 +241,16 @@ SHOWN = [
 ]
 
 
-@pytest.mark.parametrize("executor", ["template"], indirect=True)
+@pytest.mark.parametrize("tool_executor", ["template"], indirect=True)
 @pytest.mark.parametrize("name", SHOWN)
-def test_a_call_in_a_response_is_the_call_in_a_conversation(executor, byte_tokenizer, name):
+def test_a_call_in_a_response_is_the_call_in_a_conversation(
+    tool_executor, byte_tokenizer, name
+):
     """Of a published template: a policy that writes what it renders as a call gets what it renders as the answer, token by token.
     Texts that need escapes; the templates write them in JSON, in XML, between tokens of their own or as Python."""
-    tokenizer, data = with_template(byte_tokenizer, name), executor.config.data
-    asked = executor.tools.calls(tokenizer, data)
-    executor.tools.settings = replace(executor.tools.settings, tool_tokens=200)
+    tokenizer, data = with_template(byte_tokenizer, name), tool_executor.config.data
+    asked = tool_executor.tools.calls(tokenizer, data)
+    tool_executor.tools.settings = replace(tool_executor.tools.settings, tool_tokens=200)
     for text in ("echo", 'echo "</b> \\" + \n  str({"é": 1})', "echo 'x' \\n "):
         prompt = render(tokenizer, data, "What?")
         assert "Return the answer of this number." in prompt  # the tool's docstring
@@ -303,7 +275,7 @@ def test_a_call_in_a_response_is_the_call_in_a_conversation(executor, byte_token
         (end,) = asked.stops
         turn = rest[: rest.index(end) + len(end)]
         rollout, counts, engine = respond(
-            executor, tokenizer, turn, "2", prompt=prompt, limit=2000
+            tool_executor, tokenizer, turn, "2", prompt=prompt, limit=2000
         )
         assert tokenizer.decode(rollout.response_ids.tolist()) == rest + "2"
         assert rollout.given == (
@@ -318,11 +290,13 @@ CALLS = [("fenced", *one.values(), None) for one in HOSTILE["calls"]] + [
 ]
 
 
-@pytest.mark.parametrize(("executor", "text", "number", "failed"), CALLS, indirect=["executor"])
-def test_what_is_a_call_and_what_is_none(executor, byte_tokenizer, text, number, failed):
+@pytest.mark.parametrize(
+    ("tool_executor", "text", "number", "failed"), CALLS, indirect=["tool_executor"]
+)
+def test_what_is_a_call_and_what_is_none(tool_executor, byte_tokenizer, text, number, failed):
     """A closed block with the name of a tool; in a template's form a turn that ends, where an unreadable call is answered, too."""
     tokenizer = with_template(byte_tokenizer, "qwen2_5")
-    rollout, counts, engine = respond(executor, tokenizer, text, "2")
+    rollout, counts, engine = respond(tool_executor, tokenizer, text, "2")
     found = rollout.given[0][1] - rollout.given[0][0] if rollout.given else 0
     assert counts["r3/tools/calls"] == number and (found > 0) == (number > 0)
     assert failed is None or counts["r3/tools/failed"] == failed
@@ -330,24 +304,28 @@ def test_what_is_a_call_and_what_is_none(executor, byte_tokenizer, text, number,
     assert rollout.num_sampled_tokens == len(written) + (len(engine.asked) > 1)
 
 
-@pytest.mark.parametrize("executor", ["template"], indirect=True)
+@pytest.mark.parametrize("tool_executor", ["template"], indirect=True)
 @pytest.mark.parametrize("name", ["llama3", "phi3", "gemma3", "lfm2_v2", "qwen2_5_vl"])
-def test_a_template_without_calls_is_refused_before_a_start(executor, byte_tokenizer, name):
+def test_a_template_without_calls_is_refused_before_a_start(
+    tool_executor, byte_tokenizer, name
+):
     with pytest.raises(
         ConfigError,
         match="renders no tool calls that can be read: .*; use agents.tool_form=fenced",
     ):
-        executor.tools.calls(with_template(byte_tokenizer, name), executor.config.data)
+        tool_executor.tools.calls(
+            with_template(byte_tokenizer, name), tool_executor.config.data
+        )
 
 
-def test_calls_end_with_their_number_and_with_the_room(executor, byte_tokenizer):
+def test_calls_end_with_their_number_and_with_the_room(tool_executor, byte_tokenizer):
     call = "```say\n0\n```\n"
-    rollout, counts, engine = respond(executor, byte_tokenizer, *[call] * 9)
+    rollout, counts, engine = respond(tool_executor, byte_tokenizer, *[call] * 9)
     # agents.tool_calls; the fifth is not answered
     assert counts["r3/tools/calls"] == 4 == len(rollout.given)
     assert [bool(params.stop) for _, params in engine.asked] == [True] * 4 + [False]
     rollout, counts, _ = respond(
-        executor, byte_tokenizer, "x" * (LIMIT - len(call) - 5) + "\n" + call
+        tool_executor, byte_tokenizer, "x" * (LIMIT - len(call) - 5) + "\n" + call
     )
     assert (
         rollout.num_tokens == LIMIT
@@ -357,12 +335,14 @@ def test_calls_end_with_their_number_and_with_the_room(executor, byte_tokenizer)
 
 
 def test_python_has_the_earlier_names_of_its_response_where_that_is_set(
-    executor, byte_tokenizer
+    tool_executor, byte_tokenizer
 ):
     texts = "```python\nx = 20\nprint('no')\n```\n", "```python\nprint(x + 3)\n```\n"
     for remembers, last in ((False, "error: error NameError"), (True, "23")):
-        executor.tools.settings = replace(executor.tools.settings, tool_memory=remembers)
-        rollout, counts, _ = respond(executor, byte_tokenizer, *texts)
+        tool_executor.tools.settings = replace(
+            tool_executor.tools.settings, tool_memory=remembers
+        )
+        rollout, counts, _ = respond(tool_executor, byte_tokenizer, *texts)
         begin, end = rollout.given[1]
         assert f"```output\n{last}" in byte_tokenizer.decode(
             rollout.response_ids[begin:end].tolist()

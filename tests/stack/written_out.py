@@ -161,19 +161,26 @@ def with_ranking(group, recalled, ranked, number):
     if not ranked:
         return rewards
     parts = ranking_parts(rows, ranked, number)
-    pairs = list(zip(rewards, rows, strict=True))
-    successes = [reward for reward, one in pairs if one.verdict is C]
+    successes = [one.graded_reward for one in rows if one.verdict is C]
     if not successes:
         return [reward + part for reward, part in zip(rewards, parts, strict=True)]
-    least, ids = min(successes), {id(one) for one in ranked}
-    best = max(reward for reward, one in pairs if id(one) in ids)
+    least = min(successes)
+    best = max(one.graded_reward for one in ranked)
     lower = best - (least - MARGIN) if best >= least else 0.0
-    lowered = [reward if one.verdict is C else reward - lower for reward, one in pairs]
-    factor = 1.0  # so small that no part lifts its row above a success
-    for value, part in zip(lowered, parts, strict=True):
+    lowered = [
+        one.graded_reward if one.verdict is C else one.graded_reward - lower for one in rows
+    ]
+    factor = largest_factor(lowered, parts, least)
+    return [value + factor * part for value, part in zip(lowered, parts, strict=True)]
+
+
+def largest_factor(values, parts, least):
+    """The largest factor up to 1 with which no part lifts its row to the least success."""
+    factor = 1.0
+    for value, part in zip(values, parts, strict=True):
         if part > 0:
             factor = min(factor, (1 - MARGIN) * ((least - value) / part))
-    return [value + factor * part for value, part in zip(lowered, parts, strict=True)]
+    return factor
 
 
 def ranking_parts(rows, ranked, number):

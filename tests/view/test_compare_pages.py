@@ -15,11 +15,11 @@ from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.rollout_files import file_of
 from r3_openrlhf.view.curves import arms_of
-from tests.runs.test_rollout_files import rollout
+from tests.runs.records import rollout
+from tests.view.charts import all_drawn
 from tests.view.conftest import axe_faults, follow, serving
 from tests.view.evaluations import write_evaluation
 from tests.view.story import Story
-from tests.view.test_pages import all_drawn
 
 RUNS = {"plain_1": (1, "plain"), "plain_2": (2, "plain"), "r3_1": (1, "r3"), "r3_2": (2, "r3")}
 

@@ -9,8 +9,8 @@ import sys
 import httpx
 import pytest
 
+from tests.view.charts import all_drawn
 from tests.view.conftest import serving
-from tests.view.test_pages import all_drawn
 
 NOBODY = {"user": 54321, "group": 54321, "extra_groups": []}  # ids that no one has
 PREFIX = "/node/n1.example/8765"

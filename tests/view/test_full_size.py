@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from r3_openrlhf.runs.rollout_files import read_step
+from tests.view.charts import all_drawn
 from tests.view.conftest import serving
-from tests.view.test_pages import all_drawn
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from _synthetic_run import RECALLED, Size, SyntheticRun  # noqa: E402

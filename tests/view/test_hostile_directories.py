@@ -32,7 +32,8 @@ from r3_openrlhf.runs.models.locate import resolve_model
 from r3_openrlhf.view.app import create_app
 from r3_openrlhf.view.library import Library
 from tests.commands import r3
-from tests.runs.test_rollout_files import rollout
+from tests.pickles import Planted
+from tests.runs.records import rollout
 
 LIMIT_S = 300  # of a machine that has other work, too
 R3 = os.path.join(os.path.dirname(sys.executable), "r3")
@@ -396,14 +397,6 @@ def test_passwords_of_urls_are_the_owners_alone(run):
         and "x" * 81 not in str(error.value)
         and str(error.value).isprintable()
     )
-
-
-class Planted:
-    def __init__(self, path):
-        self.path = str(path)
-
-    def __reduce__(self):
-        return open, (self.path, "w")
 
 
 def test_what_looks_at_a_run_unpickles_nothing(run, tmp_path, monkeypatch):

@@ -19,6 +19,7 @@ from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.effect import effect_of
 from r3_openrlhf.runs.report import quarter_means
 from tests.commands import r3
+from tests.view.charts import all_drawn, shown
 from tests.view.conftest import (
     PATIENCE_MS,
     axe_faults,
@@ -29,7 +30,6 @@ from tests.view.conftest import (
 )
 from tests.view.evaluations import SAMPLES, SURROGATE, write_evaluation
 from tests.view.story import Story
-from tests.view.test_pages import all_drawn, shown
 
 
 def rows_of(story, step):

@@ -11,6 +11,7 @@ import pytest
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.group_report import step_groups
+from tests.view.charts import all_drawn, shown
 from tests.view.conftest import wait_for_counts
 
 STEP = 7
@@ -27,12 +28,6 @@ def step(page, server):
     return page
 
 
-def shown(page):
-    """Addresses of the groups that are shown, in their order."""
-    links = page.locator("#groups tbody tr:not([hidden]) th a")
-    return links.evaluate_all("links => links.map(l => l.getAttribute('href'))")
-
-
 def group_of(address):
     context, uid = address.split("/")[-2:]
     return uid, context
@@ -42,13 +37,6 @@ def first_chart(page):
     """Its area, once all eight steps are counted and all charts are drawn: until then a page draws its charts anew."""
     wait_for_counts(page, 8)
     return page.locator(".chart .u-over").first
-
-
-def all_drawn(page):
-    """Waits: those out of view are drawn when the browser has time."""
-    drawn = "document.querySelectorAll('.chart').length === document.querySelectorAll('.chart canvas').length"
-    page.wait_for_function(f"() => {drawn}")
-    assert page.locator(".chart").count() > 15
 
 
 def test_the_curves_are_drawn(page, server, story):

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import pyarrow
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
@@ -186,3 +187,35 @@ def test_a_damaged_file_is_named_and_read_again_when_it_changes(tmp_path):
         )
     pq.write_table(table.drop_columns(["entropy_global", "answer", "cut_state"]), file)
     assert len(places(run, "gold")) == 2
+
+
+# DuckDB samples this many rows where it guesses a type, and a glob has the types of its first file.
+SAMPLED_ROWS = 20_480
+
+
+def test_a_row_after_many_without_a_value_has_its_value(tmp_path):
+    """The entropy and the reward are null in the first 20,480 rows of a step, and there in the next one."""
+    rows = [row(1, "nothing", verdict="ungraded") for _ in range(SAMPLED_ROWS)]
+    rows.append(row(1, "at the end", verdict="correct", entropy_peak=0.1))
+    reader = make_run(tmp_path / "run", {1: rows})
+    ((_, found),), faults = search([reader], '"at the end"', {})
+    assert faults == []
+    assert (found["entropy_peak"], found["reward"]) == (0.1, 1.5)
+
+
+@pytest.mark.parametrize("narrow_step", [1, 2])
+def test_numbers_of_files_with_floats_of_two_widths(tmp_path, narrow_step):
+    """A step of another program with float32 rewards changes no number of the steps around it."""
+    reader = make_run(
+        tmp_path / "run",
+        {step: [row(step, "same text", verdict="correct", reward=0.1)] for step in (1, 2)},
+    )
+    file = file_of(reader.directory.rollouts, narrow_step)
+    table = pq.read_table(file)
+    place = table.column_names.index("reward")
+    narrow = table.column("reward").cast(pyarrow.float32())
+    pq.write_table(table.set_column(place, "reward", narrow), file)
+    hits, faults = search([reader], "same", {})
+    assert len(hits) + len(faults) == 2
+    by_step = {hit["step"]: hit["reward"] for _, hit in hits}
+    assert by_step[3 - narrow_step] == 0.1

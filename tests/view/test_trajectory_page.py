@@ -16,7 +16,7 @@ import pytest
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.view.rendering import link
-from tests.runs.test_rollout_files import rollout
+from tests.runs.records import rollout
 from tests.view.conftest import axe_faults, serving, unpacked
 
 

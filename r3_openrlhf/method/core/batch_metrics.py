@@ -180,19 +180,28 @@ def fresh_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     `entropy`: mean of -ln p(sampled token), unbiased for the mean token entropy, in nats."""
     graded = [r for r in rollouts if r.verdict is not Verdict.UNGRADED]
     unaided = [r for r in graded if r.context is not Context.HINT]
-    correct = [(r.verdict is Verdict.CORRECT, r.context is Context.PLAIN) for r in unaided]
-    logprob = sum(float(r.response_logprobs[r.sampled].sum()) for r in rollouts)
+    plain = [r for r in graded if r.context is Context.PLAIN]
     numbers = {
-        "fresh/reward": mean_or_zero(
-            [r.graded_reward for r in graded if r.context is Context.PLAIN]
-        ),
-        "fresh/score": mean_or_zero([right for right, _ in correct]),  # not of a hint
-        "fresh/accuracy": mean_or_zero([right for right, plain in correct if plain]),
+        "fresh/reward": mean_or_zero([r.graded_reward for r in plain]),
+        "fresh/score": correct_rate(unaided),
+        "fresh/accuracy": correct_rate(plain),
         "fresh/response_length": mean_or_zero([r.num_sampled_tokens for r in rollouts]),
         "fresh/truncated": mean_or_zero([r.truncated for r in rollouts]),
-        "fresh/entropy": -logprob / max(1, sum(r.num_sampled_tokens for r in rollouts)),
+        "fresh/entropy": sampled_entropy(rollouts),
     }
     return numbers | {old: numbers[name] for old, name in OLDER_NAMES.items()}
+
+
+def correct_rate(rollouts: Sequence[Rollout]) -> float:
+    """Share of correct rollouts; 0.0 without any."""
+    return mean_or_zero([r.verdict is Verdict.CORRECT for r in rollouts])
+
+
+def sampled_entropy(rollouts: Sequence[Rollout]) -> float:
+    """Mean of -ln p over the sampled tokens, in nats; 0.0 without any."""
+    logprob = sum(float(r.response_logprobs[r.sampled].sum()) for r in rollouts)
+    num_tokens = sum(r.num_sampled_tokens for r in rollouts)
+    return -logprob / max(1, num_tokens)
 
 
 def trained_tokens(batch: MixedBatch, *, passes: int) -> float:
@@ -205,13 +214,7 @@ def trained_tokens(batch: MixedBatch, *, passes: int) -> float:
 
 def accuracy(rollouts: Sequence[Rollout], context: Context, uids: set[str]) -> float:
     """Share of correct rollouts of these problems in this context; 0.0 without any."""
-    return mean_or_zero(
-        [
-            r.verdict is Verdict.CORRECT
-            for r in rollouts
-            if r.context is context and r.uid in uids
-        ]
-    )
+    return correct_rate([r for r in rollouts if r.context is context and r.uid in uids])
 
 
 def count(values: Iterable[object]) -> float:

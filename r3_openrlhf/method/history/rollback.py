@@ -83,5 +83,6 @@ def _delete_rows(connection: sqlite3.Connection, which: str, number: int) -> Non
         )
     connection.execute(f"DELETE FROM rollouts WHERE {which}", (number,))
     for table, column in columns.items():
-        unused = f"id = ?1 AND NOT EXISTS (SELECT 1 FROM rollouts WHERE {column} = ?1)"
-        connection.executemany(f"DELETE FROM {table} WHERE {unused}", shared[table])
+        unused = f"id = :id AND NOT EXISTS (SELECT 1 FROM rollouts WHERE {column} = :id)"
+        ids = [{"id": number} for (number,) in shared[table]]
+        connection.executemany(f"DELETE FROM {table} WHERE {unused}", ids)

@@ -33,8 +33,8 @@ def record_at(connection: sqlite3.Connection, step: int) -> StoreRecord:
         state.update(repr(line).encode())
     rows = connection.execute(
         "SELECT id, problem, context, verdict, step, policy_step, reward, content FROM rollouts "
-        "WHERE step <= ?1 AND (evicted_at IS NULL OR evicted_at > ?1) ORDER BY id",
-        (step,),
+        "WHERE step <= :step AND (evicted_at IS NULL OR evicted_at > :step) ORDER BY id",
+        {"step": step},
     )
     count = 0
     for row in rows:

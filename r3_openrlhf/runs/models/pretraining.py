@@ -178,7 +178,7 @@ def train_model(
         ids_BT, is_solution_BT = (
             torch.tensor(rows) for rows in encode(tokenizer, draw_examples(rng))
         )
-        hidden_BAH = model.model(ids_BT[:, :-1]).last_hidden_state
+        hidden_BAH = model.model(ids_BT[:, :-1], use_cache=False).last_hidden_state
         predicts_BA = is_solution_BT[:, 1:]
         loss = cross_entropy(model.lm_head(hidden_BAH[predicts_BA]), ids_BT[:, 1:][predicts_BA])
         optimizer.zero_grad()

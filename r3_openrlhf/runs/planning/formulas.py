@@ -282,6 +282,14 @@ class _Group:
     pauses: int = 0
     is_trained: bool = False
 
+    def keep_unfinished(self) -> None:
+        """Drop the finished responses; if others are left, the group was paused."""
+        kept = [place for place, left in enumerate(self.left) if left]
+        self.left = [self.left[place] for place in kept]
+        self.done = [self.done[place] for place in kept]
+        if kept:
+            self.pauses += 1
+
 
 def _paused_step(
     groups: list[_Group],
@@ -293,41 +301,78 @@ def _paused_step(
     """Play a step; mark `size` groups as trained. Returns its seconds."""
     for group in groups:
         group.done = group.done or [0] * len(group.left)
-    waiting = [(group, place) for group in reversed(groups) for place in range(len(group.left))]
-    running: list[tuple[int, int, int, _Group, int]] = []  # end, order, begin, group, place
-    open_places = {id(group): len(group.left) for group in groups}
-    step, seconds, order, context = 0, 0.0, 0, 0
-    while True:
-        whole = [group for group in groups if not open_places[id(group)]]
-        late = any(group.pauses >= max_pauses and open_places[id(group)] for group in groups)
-        if len(whole) >= size and not late:
-            break
-        while waiting and len(running) < slots:
-            group, place = waiting.pop()
-            order += 1
-            entry = (step + group.left[place], order, step, group, place)
-            heapq.heappush(running, entry)
-            context += group.done[place]
-        count, steps = len(running), running[0][0] - step
-        seconds += steps * iteration_s(count, context + count * steps / 2)
-        context += count * steps
-        step += steps
-        while running and running[0][0] == step:
-            _, _, begin, group, place = heapq.heappop(running)
-            context -= group.done[place] + step - begin
-            open_places[id(group)] -= 1
-            group.left[place] = 0
-    for _, _, begin, group, place in running:
-        group.left[place] -= step - begin
-        group.done[place] += step - begin
-    for group in whole[:size]:
+    engine = _Engine(groups, slots=slots)
+    seconds = 0.0
+    while not engine.has_enough(size, max_pauses=max_pauses):
+        engine.start_waiting()
+        seconds += engine.decode_until_an_end(iteration_s)
+        engine.take_ended()
+    engine.pause()
+    for group in engine.finished()[:size]:
         group.is_trained = True
     for group in groups:
-        kept = [place for place, left in enumerate(group.left) if left]
-        group.left = [group.left[place] for place in kept]
-        group.done = [group.done[place] for place in kept]
-        group.pauses += bool(kept)
+        group.keep_unfinished()
     return seconds
+
+
+class _Engine:
+    """The responses of some groups in an engine with `slots` places. `step` counts decode steps."""
+
+    def __init__(self, groups: list[_Group], *, slots: int) -> None:
+        self.groups = groups
+        self.slots = slots
+        self.step = 0
+        self.context = 0  # tokens of the running responses, without their prompts
+        self.running: list[tuple[int, int, int, _Group, int]] = []
+        """A heap of (step of the end, order of the start, step of the start, group, place)."""
+        self._num_started = 0
+        self._num_open = {id(group): len(group.left) for group in groups}
+        self._waiting: list[tuple[_Group, int]] = []  # the next one is the last
+        for group in reversed(groups):
+            self._waiting += [(group, place) for place in range(len(group.left))]
+
+    def finished(self) -> list[_Group]:
+        """Return the groups of which no response is open."""
+        return [group for group in self.groups if not self._num_open[id(group)]]
+
+    def has_enough(self, size: int, *, max_pauses: int) -> bool:
+        """Tell whether `size` groups are finished, and none is open that may not pause again."""
+        if len(self.finished()) < size:
+            return False
+        unfinished = [group for group in self.groups if self._num_open[id(group)]]
+        return all(group.pauses < max_pauses for group in unfinished)
+
+    def start_waiting(self) -> None:
+        """Fill the free places."""
+        while self._waiting and len(self.running) < self.slots:
+            group, place = self._waiting.pop()
+            self._num_started += 1
+            end = self.step + group.left[place]
+            heapq.heappush(self.running, (end, self._num_started, self.step, group, place))
+            self.context += group.done[place]
+
+    def decode_until_an_end(self, iteration_s: Callable[[int, float], float]) -> float:
+        """Decode up to the next end of a response. Returns seconds."""
+        count = len(self.running)
+        num_steps = self.running[0][0] - self.step
+        mean_context = self.context + count * num_steps / 2
+        self.context += count * num_steps
+        self.step += num_steps
+        return num_steps * iteration_s(count, mean_context)
+
+    def take_ended(self) -> None:
+        """Take out the responses that end at this step."""
+        while self.running and self.running[0][0] == self.step:
+            _, _, begin, group, place = heapq.heappop(self.running)
+            self.context -= group.done[place] + self.step - begin
+            self._num_open[id(group)] -= 1
+            group.left[place] = 0
+
+    def pause(self) -> None:
+        """Write down how far the running responses are."""
+        for _, _, begin, group, place in self.running:
+            group.left[place] -= self.step - begin
+            group.done[place] += self.step - begin
 
 
 def _decoding(

@@ -7,7 +7,7 @@ from pytest import approx
 
 from r3_openrlhf.method.core.estimators import ESTIMATORS, FACTS
 from r3_openrlhf.method.r3 import R3
-from tests.method.test_r3 import C, W, rollout, settings_of
+from tests.method.steps import C, W, rollout, settings_of
 
 BY_HAND = {  # of the rewards 2, 1, 0, 1, of which the third row is wrong, in a step where half of the groups differ
     "group_norm": [1.5**0.5, 0, -(1.5**0.5), 0],

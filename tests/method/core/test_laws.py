@@ -15,7 +15,7 @@ from r3_openrlhf.method.core.estimators import ESTIMATORS, GroupEstimator
 from r3_openrlhf.method.core.mixed_batch import MixedBatch
 from r3_openrlhf.method.core.ranking import RankingScore
 from r3_openrlhf.method.types import Verdict
-from tests.method.core.test_mixed_batch import recall, rollout
+from tests.method.core.batches import recall, rollout
 
 C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
 # with ties
@@ -282,16 +282,32 @@ def test_who_is_ranked_leaves_verified_differences_at_their_scale(case):
         ranked = [one for one in rows if one.ranking_reward is not None]
         if not ranked:
             continue
-        right = [one.outcome_reward for one in rows if one.rollout.verdict is C]
-        if right and max(one.outcome_reward for one in ranked) < min(right):
-            assert all(one.reward == one.outcome_reward for one in rows if one not in ranked)
+        right = [one for one in rows if one.rollout.verdict is C]
+        if right:
+            check_unranked_rewards(rows, ranked, right)
         if right or case.options["guard"] == "none":
             continue
-        middle = fmean(one.ranking_reward for one in ranked) if is_centred else 0.0
-        parts = [one.ranking_reward - middle if one in ranked else 0.0 for one in rows]
+        parts = ranking_parts(rows, is_centred=is_centred)
         for one, part in zip(rows, parts, strict=True):
             expected = plain.rows[one.index].advantage + part - fmean(parts)
             assert one.advantage == approx(expected, abs=1e-9)
+
+
+def check_unranked_rewards(rows, ranked, right):
+    """Every row without a rank keeps its reward, unless a ranked one is paid like a success."""
+    best_ranked = max(one.outcome_reward for one in ranked)
+    if best_ranked >= min(one.outcome_reward for one in right):
+        return
+    for one in rows:
+        if one.ranking_reward is None:
+            assert one.reward == one.outcome_reward
+
+
+def ranking_parts(rows, *, is_centred):
+    """The ranking's own part of each row's reward: 0 for a row without a rank, mean 0 if centred."""
+    ranked = [one.ranking_reward for one in rows if one.ranking_reward is not None]
+    middle = fmean(ranked) if is_centred else 0.0
+    return [0.0 if one.ranking_reward is None else one.ranking_reward - middle for one in rows]
 
 
 @pytest.mark.parametrize("num_truncated", [0, 1, 2, 4])

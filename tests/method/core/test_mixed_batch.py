@@ -1,7 +1,5 @@
 """One step's rollouts as mixed groups: who leaves, who is recalled, who is ranked, which advantage."""
 
-import random
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,10 +11,9 @@ from r3_openrlhf.method.core.batch_metrics import batch_metrics
 from r3_openrlhf.method.core.groups import RankingFate, RecallFate
 from r3_openrlhf.method.core.mixed_batch import MixedBatch
 from r3_openrlhf.method.core.ranking import RANKING_SCORES, RankingScore
-from r3_openrlhf.method.types import Context, EntropyStatistics, TurnFacts, Verdict
-from tests.method.history.samples import make_rollout
+from r3_openrlhf.method.types import Context, EntropyStatistics, TurnFacts
+from tests.method.core.batches import C, U, W, recall, rollout
 
-C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
 EQ3 = dict(alpha=1.0, lam=1e-9, scope="mixed_groups", guard="none")
 
 
@@ -24,19 +21,6 @@ ENTROPY = RANKING_SCORES["entropy"]
 
 
 TURN = TurnFacts(trajectory="t", index=0, state="s", reward=0.0, step_return=0.0, valid=True)
-
-
-def rollout(verdict=W, *, uid="a", reward=None, truncated=False, step=0, context=Context.PLAIN):
-    return make_rollout(
-        uid,
-        ids=(3, 4, 5),
-        prompt=(1, 2),
-        verdict=verdict,
-        reward=reward,
-        truncated=truncated,
-        policy_step=step,
-        context=context,
-    )
 
 
 def group(*verdicts, **settings):
@@ -49,10 +33,6 @@ def stored(verdict, count=1, step=3, reward=None):
         if wanted is verdict
         else []
     )
-
-
-def recall(batch, function, mode="add"):
-    batch.recall(function, mode=mode, rng=random.Random(0))
 
 
 def test_collapse_is_decided_on_verdicts_not_on_rewards():
@@ -110,13 +90,7 @@ def test_a_group_is_left_out_only_where_nothing_can_be_compared(mode, verdicts, 
         return [rollout(wanted, uid=uid)] if known.get(int(uid)) is wanted else []
 
     recall(batch, stored_of, mode)
-    kept = {}
-    for g, group_ in enumerate(verdicts):
-        graded = [v for v in group_ if v is not U]
-        opposite = {(C,): W, (W,): C}.get(tuple(set(graded)))
-        joins = opposite is not None and known.get(g) is opposite
-        if len(graded) > 1 or (graded and joins and mode == "add"):
-            kept[str(g)] = len(graded) + joins
+    kept = kept_sizes(verdicts, known, mode)
     assert {one.uid: len(one.rows) for one in batch.groups} == kept
     assert batch_metrics(batch, step=0)["r3/groups/left_out"] == len(verdicts) - len(kept)
     assert len(asked) == len(set(asked))
@@ -128,7 +102,22 @@ def test_a_group_is_left_out_only_where_nothing_can_be_compared(mode, verdicts, 
     for group_ in batch.groups:
         found = [values[i] for i in group_.rows]
         differs = len({batch.rows[i].rollout.verdict for i in group_.rows}) > 1
-        assert any(found) == differs and sum(found) == approx(0, abs=1e-9)
+        assert any(found) == differs
+        assert sum(found) == approx(0, abs=1e-9)
+
+
+def kept_sizes(verdicts, known, mode):
+    """Rows of each group that is trained: two graded ones, or one and a stored one of the opposite verdict."""
+    opposites = {C: W, W: C}
+    kept = {}
+    for g, group_ in enumerate(verdicts):
+        graded = [v for v in group_ if v is not U]
+        is_collapsed = len(set(graded)) == 1
+        joins = is_collapsed and known.get(g) is opposites[graded[0]]
+        is_paired = len(graded) == 1 and joins and mode == "add"
+        if len(graded) > 1 or is_paired:
+            kept[str(g)] = len(graded) + joins
+    return kept
 
 
 def test_a_row_knows_its_place_and_the_prompt_of_its_group():

@@ -12,7 +12,7 @@ from r3_openrlhf.config.algorithms import overlong_penalty
 from r3_openrlhf.method.core import advantages, entropy, ranking, reflection, replay, rewards
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.problems.agents import hierarchy
-from tests.method.core.test_hierarchy import hierarchy_advantages
+from tests.method.core.hierarchies import hierarchy_advantages
 
 
 def of_zeros(shape, labels, **options):

@@ -11,9 +11,9 @@ from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.history import HistoryStore
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.operations.store.verification import verify
+from tests.method.history.children import in_child
 
 from .samples import dump, make_rollout
-from .test_lease import in_child
 
 rng = np.random.default_rng(0)
 

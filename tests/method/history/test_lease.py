@@ -1,6 +1,5 @@
 """One writer: refused while another lives, taken over when it is gone, stopped when it comes back."""
 
-import json
 import os
 import signal
 import threading
@@ -12,30 +11,11 @@ import pytest
 from r3_openrlhf.method.errors import HistoryError
 from r3_openrlhf.method.history import HistoryStore, lease
 from r3_openrlhf.method.history.lease import Lease, last_holder
+from tests.method.history.children import in_child
 
 from .samples import make_rollout
 
 ANOTHER_HOST = "filelock/2\npid={pid}\nhost=node17\nmode=lease\ntoken=x\nduration={lease_s!r}\n"
-
-
-def in_child(function):
-    """Runs function in a forked child and returns what it returned, as JSON."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            answer = function()
-        except HistoryError as error:
-            answer = {"error": str(error)}
-        except BaseException as error:
-            answer = {"crash": repr(error)}
-        os.write(writer, json.dumps(answer).encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as stream:
-        answer = json.loads(stream.read())
-    os.waitpid(child, 0)
-    return answer
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from r3_openrlhf.method.types import PlayedTurn
 from r3_openrlhf.problems.agents.advantages import advantages_of_task, steps_alone
 from r3_openrlhf.problems.agents.hierarchy import step_returns
 from r3_openrlhf.problems.agents.trajectory import NO_TOKENS, End, Trajectory
-from tests.method.core.test_hierarchy import hierarchy_advantages
+from tests.method.core.hierarchies import hierarchy_advantages
 
 
 def trajectory(

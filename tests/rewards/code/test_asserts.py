@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from r3_openrlhf.config.code_tests import _OF_MODULES, CodeTests, split_names
 from r3_openrlhf.rewards.code.run import Call, Limits
-from tests.rewards.code.test_run import runner  # noqa: F401  a fixture
 
 
-def verdict(runner, program, test, setup="", **limits):  # noqa: F811
+def verdict(runner, program, test, setup="", **limits):
     names, imports = split_names(CodeTests(asserts=[test], setup=setup))
     call = Call(test=test, setup="\n".join([*imports, setup]), names=tuple(names))
     (outcome,) = runner.run_program(program, [call], limits=Limits(**limits))
@@ -33,12 +32,12 @@ def _cases(kind: str, third: str) -> list[tuple]:
 
 
 @pytest.mark.parametrize(("program", "test", "setup"), _cases("holds", "setup"))
-def test_it_holds(runner, program, test, setup):  # noqa: F811
+def test_it_holds(runner, program, test, setup):
     assert verdict(runner, program, test, setup) is True
 
 
 @pytest.mark.parametrize(("program", "test", "expected"), _cases("fails", "expected"))
-def test_it_does_not_hold(runner, program, test, expected):  # noqa: F811
+def test_it_does_not_hold(runner, program, test, expected):
     assert verdict(runner, program, test, seconds_per_test=1.0) == expected
 
 
@@ -76,7 +75,7 @@ assert box.add(4) is box.items""".splitlines()
     max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 9)), max_size=8))
-def test_data_that_test_and_program_hold_is_as_in_one_process(runner, steps):  # noqa: F811
+def test_data_that_test_and_program_hold_is_as_in_one_process(runner, steps):
     test = ["items = [1]; box = Box(items)", *(step.format(n=n) for step, n in steps)]
     exec(
         "\n".join([BOX, *test, "state = items, box.items, box.grid, box.names, box.total()"]),

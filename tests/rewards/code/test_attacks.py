@@ -1,6 +1,5 @@
 """Attacks are held, with namespaces and without; and those that count as held get through where nothing stands in their way."""
 
-import contextlib
 import json
 import os
 import subprocess
@@ -8,11 +7,11 @@ import sys
 from pathlib import Path
 
 import msgspec
-import psutil
 import pytest
 
 from r3_openrlhf.rewards.code.run import Runner
 from tests.rewards.code.attacks import ATTACKS, SECRET, attack, outside
+from tests.rewards.code.processes import descendants
 
 
 @pytest.fixture(scope="module", params=["bubblewrap", "none"])
@@ -31,15 +30,6 @@ def _runner(request):
         yield runner
         left = descendants(runner._zygote.process.pid)
         assert left in ([], ["bwrap", "python"]), left
-
-
-def descendants(pid: int) -> list[str]:
-    """The names of the processes below one."""
-    names = []
-    for process in psutil.Process(pid).children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            names.append(process.name())
-    return names
 
 
 @pytest.mark.parametrize("name", ATTACKS)

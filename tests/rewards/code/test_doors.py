@@ -10,7 +10,7 @@ from r3_openrlhf.evaluation.attacks.cli import attack_rewards
 from r3_openrlhf.evaluation.attacks.generate import program_attacks
 from r3_openrlhf.method.types import Verdict
 from tests.rewards import graders
-from tests.rewards.code.test_grading import ADD, CALLS, fenced
+from tests.rewards.code.programs import ADD, CALLS, fenced
 from tests.rewards.server.service import grade_item, post, running
 
 RIGHT = fenced("def add(a, b):\n    return a + b")

@@ -14,24 +14,7 @@ from r3_openrlhf.rewards.answers.request import Item
 from r3_openrlhf.rewards.code.asserts import _PYTEST
 from r3_openrlhf.rewards.code.grading import grader, judge
 from r3_openrlhf.rewards.code.run import Limits, Outcome
-from tests.tables import tables_beside
-
-TABLES = tables_beside(__file__)
-TESTS = {name: json.dumps(tests) for name, tests in TABLES["tests"].items()}
-ADD, CALLS = TESTS["ADD"], TESTS["CALLS"]
-SETTINGS = {
-    "seconds_per_test": 2.0,
-    "seconds": 20.0,
-    "memory_mb": 256,
-    "url": None,
-    "languages": {},
-    "credit": "share",
-    "threshold": None,
-}
-
-
-def fenced(program):
-    return f"So:\n```python\n{program}\n```"
+from tests.rewards.code.programs import ADD, CALLS, SETTINGS, TABLES, TESTS, fenced
 
 
 def graded(program, tests=ADD, **settings):

@@ -5,11 +5,10 @@ import pytest
 from r3_openrlhf.rewards.code.data import decode
 from r3_openrlhf.rewards.code.run import Limits
 from tests.rewards.code.honest import HONEST
-from tests.rewards.code.test_run import runner  # noqa: F401  a fixture
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_it_is_right(runner, name):  # noqa: F811
+def test_it_is_right(runner, name):
     if "numpy" in name:
         pytest.importorskip("numpy")
     program, call, expected = HONEST[name]

@@ -12,8 +12,8 @@ from r3_openrlhf.rewards.code import run as module
 from r3_openrlhf.rewards.code.grading import grader
 from r3_openrlhf.rewards.code.languages import LANGUAGES, Language
 from r3_openrlhf.rewards.code.run import Call, Limits, Runner, run_program
-from tests.rewards.code.test_attacks import descendants
-from tests.rewards.code.test_grading import SETTINGS
+from tests.rewards.code.processes import descendants
+from tests.rewards.code.programs import SETTINGS
 from tests.tables import tables_beside
 
 HERE = "tests.rewards.code.languages"

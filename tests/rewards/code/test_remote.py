@@ -10,7 +10,7 @@ from r3_openrlhf.rewards.answers.request import Item
 from r3_openrlhf.rewards.code import remote
 from r3_openrlhf.rewards.code.grading import grader
 from tests.answering import answering
-from tests.rewards.code.test_grading import ADD, SETTINGS, TESTS, fenced
+from tests.rewards.code.programs import ADD, SETTINGS, TESTS, fenced
 from tests.tables import tables_beside
 
 

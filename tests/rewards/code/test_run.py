@@ -20,16 +20,6 @@ from tests.tables import tables_beside
 TABLES = tables_beside(__file__)
 
 
-@pytest.fixture(scope="module")
-def runner():
-    with Runner() as runner:
-        try:
-            runner.start()
-        except OSError as error:
-            pytest.skip(str(error))
-        yield runner
-
-
 def outcome_of(runner, program, call=None, **limits):
     (outcome,) = runner.run_program(program, [call or Call(stdin="")], limits=Limits(**limits))
     return outcome

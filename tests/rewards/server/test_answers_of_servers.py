@@ -6,28 +6,11 @@ from pathlib import Path
 import pytest
 
 from r3_openrlhf.config import RewardConfig
-from tests.answering import answering
 from tests.rewards.graders import graded, request
+from tests.rewards.server.own_servers import GOOD, own_server
 
 # changes of a good answer, and the reason; status and answer of a server of OpenRLHF, and the grade
 TABLES = json.loads(Path(__file__).with_name("answers_of_servers.json").read_text())
-GOOD = {
-    "verdict": "correct",
-    "reason": "correct",
-    "score": 1.0,
-    "extracted": None,
-    "seconds": 0.0,
-}
-
-
-def own_server(answer):
-    """A server; `answer(items)`, of another contract `answer(body)` -> (status, what is sent as JSON)."""
-
-    def answer_to(path, body):
-        status, content = answer(body.get("items", body))
-        return status, json.dumps(content)
-
-    return answering(answer_to)
 
 
 def grades(urls, *, count=3):

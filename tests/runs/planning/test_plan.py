@@ -24,8 +24,8 @@ from r3_openrlhf.runs.planning.verdict import (
     start_check,
 )
 from tests.commands import r3
+from tests.imports import ENGINES, loaded_by
 from tests.problems.files import write_jsonl
-from tests.test_boundaries import ENGINES, loaded_by
 
 SMALL = shape_of("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B")
 SEVEN = shape_of("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B")

@@ -18,7 +18,7 @@ from r3_openrlhf.config.agents import PYTHON, name_of_tool
 from r3_openrlhf.machine.processes.pool import ItemLost, ProcessPool
 from r3_openrlhf.method.open_table import load_object
 from r3_openrlhf.rewards.code.run import Call, Limits, run_program
-from r3_openrlhf.stack.agents.calls import FencedCalls, TemplateCalls
+from r3_openrlhf.stack.tools.calls import FencedCalls, TemplateCalls
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

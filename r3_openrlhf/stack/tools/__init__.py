@@ -1,0 +1,1 @@
+"""Tools that a response may call: their processes, and the two forms of a call."""
