@@ -101,9 +101,9 @@ test-newer: ## the newer releases in .venv-newer: upstream's lines, the pins, th
 	@run_dir=$$(mktemp -d) && .venv-newer/bin/r3 train experiment=cpu_smoke train.max_steps=2 run_dir="$$run_dir/run" && rm -rf "$$run_dir"
 
 test-verl: ## R³ in verl's trainer: an environment of its own (.venv-verl, 2 GB), then two steps of examples/verl_r3.sh on a CPU
-	@$(PYTHON_FOR_VENV) -m venv .venv-verl
+	@[ -x .venv-verl/bin/python ] || $(PYTHON_FOR_VENV) -m venv .venv-verl
 	@$(MAKE) --no-print-directory .torch VENV=.venv-verl
-	@.venv-verl/bin/python -m pip install -e '.[verl]' pytest hypothesis
+	@.venv-verl/bin/python -m pip install -e '.[verl,trl]' pytest hypothesis
 	@.venv-verl/bin/python -m pytest tests/ports/test_verl.py tests/ports/test_verl_steps.py
 
 soak: setup ## the reward service at full load: 256 clients, 5,000 items under SIGKILL, 10,000 fuzzed bodies; a run killed five times and one under 30 faults; every architecture
