@@ -88,6 +88,8 @@ test: setup ## every test; GPU tests skip themselves
 test-fast: setup ## the tests that start no cluster
 	@python -m pytest $(SIDE_BY_SIDE) -m "not slow and not soak"
 
+# Operators that another environment compiled are compiled anew, so these have a place of their own.
+test-newer: export TORCH_EXTENSIONS_DIR := $(CURDIR)/.venv-newer/torch_extensions
 # Three architectures, each for three steps, beside what names a release: lines of upstream, pins, types of models.
 NEWER_ARCHITECTURES := gemma4_text or qwen3_5_text or (qwen3_moe and settings0)
 
@@ -99,9 +101,9 @@ test-newer: ## the newer releases in .venv-newer: upstream's lines, the pins, th
 	@run_dir=$$(mktemp -d) && .venv-newer/bin/r3 train experiment=cpu_smoke train.max_steps=2 run_dir="$$run_dir/run" && rm -rf "$$run_dir"
 
 test-verl: ## R³ in verl's trainer: an environment of its own (.venv-verl, 2 GB), then two steps of examples/verl_r3.sh on a CPU
-	@$(PYTHON_FOR_VENV) -m venv .venv-verl
+	@[ -x .venv-verl/bin/python ] || $(PYTHON_FOR_VENV) -m venv .venv-verl
 	@$(MAKE) --no-print-directory .torch VENV=.venv-verl
-	@.venv-verl/bin/python -m pip install -e '.[verl]' pytest hypothesis
+	@.venv-verl/bin/python -m pip install -e '.[verl,trl]' pytest hypothesis
 	@.venv-verl/bin/python -m pytest tests/ports/test_verl.py tests/ports/test_verl_steps.py
 
 soak: setup ## the reward service at full load: 256 clients, 5,000 items under SIGKILL, 10,000 fuzzed bodies; a run killed five times and one under 30 faults; every architecture
