@@ -431,7 +431,9 @@ def why_no_guess(extracted: str, final: FinalAnswer) -> str | None:
     if not final.stated and last[0] == extracted and _LISTED.search(ahead):
         return "several"
     if final.stated and last[0] not in extracted and _OFFERS.search(ahead):
-        return "several"
+        stated, other = number(extracted), number(last[0])
+        is_same = stated is not None and other is not None and stated.value == other.value
+        return None if is_same else "several"  # "1/2 or 0.5"
     if last[0] in extracted and _GUESS["scaled"].match(final.text, last.end()):
         return "no_answer"
     before = final.text[max(0, last.start() - CHARS_BEFORE_A_GUESS) : last.start()]
