@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from r3_openrlhf.rewards.answers.reading.scanner import ALTERNATIVE
+from r3_openrlhf.rewards.answers.text.plain import plain
 
 DENIES = re.compile(
     r"(?i)\b(?:not|never|cannot|neither|nicht|pas|(?:could|might|may) (?:also )?be)\b(?! (?:only|just)\b)|n['’]t\b"
@@ -37,6 +38,9 @@ ORDER = (
     "words",
     "prose",
 )
+
+# what follows a text is another one: "... or 7."
+_OR_ANOTHER = re.compile(r"[\s})$*,]*\bor\b[\s$(]*[-+]?\d")
 
 SUBJECT = re.compile(r"^[^:=()\[\]{}$\\]*\b(?:is|are|was|were|equals)\b:?\s+")
 
@@ -90,6 +94,15 @@ def kind_of(reference: str, problem: str) -> tuple[Kind, Any] | None:
     return None
 
 
+def _is_offered_with_another(text: str, answer: str) -> bool:
+    """Tell whether a sentence goes on with "or" and a number behind a text that may be its answer."""
+    return any(
+        _OR_ANOTHER.match(sentence.rpartition(text)[2]) is not None
+        for sentence in (answer, plain(answer))
+        if text and text in sentence
+    )
+
+
 def is_right(kind: Kind, value: object, answer: str, problem: str, *, exact: bool) -> bool:
     """Tell whether a text gives the reference's value: the text itself, each of the alternatives in
     it, or a sentence with it."""
@@ -102,6 +115,8 @@ def is_right(kind: Kind, value: object, answer: str, problem: str, *, exact: boo
         and texts[0]
         and DENIES.search(answer.partition(texts[0])[0])
     ):
+        return False
+    if not exact and texts and _is_offered_with_another(texts[-1], answer):
         return False
     readings = [kind.read(text, problem) for text in texts]
     known = [reading for reading in readings if reading is not None]

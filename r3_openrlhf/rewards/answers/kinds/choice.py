@@ -18,6 +18,7 @@ _BARE = re.compile(
 _SENTENCES = re.compile(r"(?<=[.!?])(?<![^a-zA-Z][A-J]\.)\s+|\n(?!\s*(?:or|and|but|not)\b)|。")
 _REASON = re.compile(r"(?<=[\w)])(?:,|:| —| -)? (?:since|because|as|for|while|whereas) .*$")
 _OR = re.compile(r"\bor\b|\boder\b|/|或")
+_OR_A_NUMBER = re.compile(r"\d\s*\bor\b\s*\$?[-+]?\d")
 _IS_REFERENCE = re.compile(
     r"\(?[A-J]\)?\.?|\(?[A-J](?:\)|[.:])\s+\S.*|\([A-J]\)\s*\S.*|(?i:option|choice) \(?[A-J]\)?|\(?[A-J]\)?(?:(?:, ?|,? and )\(?[A-J]\)?)+",
     re.DOTALL,
@@ -58,9 +59,9 @@ def _read(text: str, problem: str) -> frozenset[str] | None:
     if len(letters) == 1 and other and other not in letters:
         return None  # "(C) it decreases", where that is (A)
     if len(letters) > 1:
-        is_open = _OR.search(words) is not None
+        is_open = _OR.search(words)
     else:
-        is_open = _OR.match(after.lstrip(") ")) is not None
+        is_open = _OR.match(after.lstrip(") ")) or _OR_A_NUMBER.search(after)
     if is_open:
         letters.add("or")
     return frozenset(letters)

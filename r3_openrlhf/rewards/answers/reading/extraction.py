@@ -74,6 +74,7 @@ _IS_FORMULA = re.compile(r"(?!\([^()]*=)(?=.*\w)")  # not "(2 + 3 = 5)"
 _LISTED = re.compile(
     r"(?:[\d})$]|\.{3}|…)\s*(?:,\s|,\s+\$?-?\d+\$?,?\s+and\s|;|,?\s*\bor\b|\s\d+\s)\s*[\\$(]*[-+]?$"
 )
+_OFFERS = re.compile(r"[\w})$]\s*,?\s*\bor\b\s*[\\$(]*[-+]?$")  # before a number
 _CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _ASKS = re.compile(r"\d[^.!?\n]*[?？][\s*_]*$")  # "Is the answer 7?"
 # "$A = 8\text{ cm}$."
@@ -160,7 +161,9 @@ def with_what_follows(marked: str, text: str, problem: str) -> str:
     r"""Add the scale, percent sign or unit that follows the last mark: 8\text{ cm} of "$\boxed{8}$ cm"."""
     if len(marked) > MAX_ANSWER_CHARS:
         return marked
-    behind = max(text.rfind(marked) + len(marked), len(text) - CHARS_BEHIND_THE_LAST)
+    box = place_of_last_box(text)
+    place = text.rfind(marked) if box < 0 else text.find(marked, box)
+    behind = max(place + len(marked), len(text) - CHARS_BEHIND_THE_LAST)
     offered = _STATED["offered"].search(text, behind)
     if offered and not has_box_behind(text, offered.start()):
         return marked + ALTERNATIVE + offered["other"]
@@ -424,8 +427,13 @@ def why_no_guess(extracted: str, final: FinalAnswer) -> str | None:
     last = None if final.exact else _LAST_NUMBER.search(final.text)
     if last is None:
         return None
-    if not final.stated and last[0] == extracted and _LISTED.search(final.text[: last.start()]):
+    ahead = final.text[: last.start()]
+    if not final.stated and last[0] == extracted and _LISTED.search(ahead):
         return "several"
+    if final.stated and last[0] not in extracted and _OFFERS.search(ahead):
+        stated, other = number(extracted), number(last[0])
+        is_same = stated is not None and other is not None and stated.value == other.value
+        return None if is_same else "several"  # "1/2 or 0.5"
     if last[0] in extracted and _GUESS["scaled"].match(final.text, last.end()):
         return "no_answer"
     before = final.text[max(0, last.start() - CHARS_BEFORE_A_GUESS) : last.start()]

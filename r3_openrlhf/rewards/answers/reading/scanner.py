@@ -47,7 +47,8 @@ CHARS_BEFORE = 80  # of the text before it
 _WHITE = re.compile(r"[^\S\n]*\n\s*|[^\S\n]{2,}|[^\S\n ]")  # all but a single space
 _LONG_BLANK = re.compile(rf"\s{{{MAX_BLANKS + 1},}}")
 _AS_SPACES = bytes.maketrans(b"\t\n\v\f\r\x1c\x1d\x1e\x1f", b" " * 9)
-_WIDE_BLANKS = tuple(blank.encode() for blank in "\xa0\u2003\u3000")
+# in UTF-8, behind a byte of theirs that is rare
+_WIDE_BLANKS = {b"\xc2": b"\xc2\xa0", b"\x83": b"\xe2\x80\x83", b"\xe3": b"\xe3\x80\x80"}
 CHARS_OF_A_FORMULA = 80  # around a box
 _CLOSES = re.compile(r"\\[)\]]")
 _STATES = (
@@ -152,7 +153,9 @@ def _in_plain_signs(text: str) -> str:
     coded = text.encode("utf-8", "surrogatepass")
     if _FIRST_OF_FULL_WIDTH in coded and _FULL_WIDTH.search(text):
         text = text.translate(FULL_WIDTH)
-    has_wide_blanks = any(blank in coded for blank in _WIDE_BLANKS)
+    has_wide_blanks = any(
+        rare in coded and blank in coded for rare, blank in _WIDE_BLANKS.items()
+    )
     if has_wide_blanks or b" " * (MAX_BLANKS + 1) in coded.translate(_AS_SPACES):
         return _LONG_BLANK.sub(_short_blank, text)
     return text
