@@ -11,7 +11,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from r3_openrlhf.method.core.groups import GroupState, group_state
 from r3_openrlhf.method.core.mixed_batch import MixedBatch
 from r3_openrlhf.method.core.ranking import mean_logprob, ranking_rewards
 from r3_openrlhf.method.errors import R3Error
+from r3_openrlhf.method.history.store import HistoryStore
 from r3_openrlhf.method.prompts import PromptMaker
 from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.settings import DistillSettings
@@ -450,22 +450,22 @@ class OfOtherProblems:
         self.render, self.successes = render, successes
         self._rng = random.Random(seed)
 
-    def plain(self, problem: Any) -> Any:
+    def plain(self, problem: Label) -> str:
         """Return the problem's own prompt."""
         return self.render.plain(problem)
 
-    def reflection(self, problem: Any, error: Rollout | None) -> Any | None:
+    def reflection(self, problem: Label, error: Rollout | None) -> str | None:
         """Return the problem's own prompt with an error."""
         return self.render.reflection(problem, error)
 
     def teacher(
         self,
-        problem: Any,
+        problem: Label,
         success: Rollout | None,
         *,
         settings: DistillSettings,
         error: Rollout | None = None,
-    ) -> Any | None:
+    ) -> str | None:
         """Return the teacher's prompt with another problem's success. None: there is none yet, or it would show no success."""
         others = [one for one in self.successes if one.uid != problem.uid]
         if success is None or not others:
@@ -475,37 +475,41 @@ class OfOtherProblems:
 
 
 class ShuffledLessons(R3):
-    """Teaches the rows that would be taught, with successes of other problems out of the last KEPT ones."""
+    """Teaches the rows that would be taught, with successes of other problems out of `successes`, the last ones of all."""
 
-    KEPT = 512
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._successes: deque[Rollout] = deque(maxlen=self.KEPT)
+    successes: deque[Rollout]
 
     def lessons(
         self,
         batch: MixedBatch,
         *,
         step: int,
-        problems: Callable[[Rollout], Any],
+        problems: Callable[[Rollout], Label],
         render: PromptMaker,
     ) -> list[Lesson]:
         """Choose the same rows, and prompts that say nothing about them."""
-        self._successes += [
+        self.successes += [
             row.rollout
             for row in batch.rows
             if not row.recalled and row.rollout.verdict is Verdict.CORRECT
         ]
         seed = f"{self.seed}/shuffled/{step}"
-        other = OfOtherProblems(render, list(self._successes), seed)
+        other = OfOtherProblems(render, list(self.successes), seed)
         return super().lessons(batch, step=step, problems=problems, render=other)
 
 
 class ShuffledTeacher(Lab):
     """A control with as many taught rows as distill, but without its information. It must not help."""
 
+    KEPT = 512  # successes
     r3_class = ShuffledLessons
+
+    def r3_with(self, history: HistoryStore | None) -> R3:
+        """Return the method, which remembers successes of all problems."""
+        r3 = super().r3_with(history)
+        assert isinstance(r3, ShuffledLessons)
+        r3.successes = deque(maxlen=self.KEPT)
+        return r3
 
 
 class SupervisedLessons(Lab):

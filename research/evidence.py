@@ -222,7 +222,7 @@ _TRIED = re.compile(r"(.+?)(_c[\d.e-]+)?_lr[\d.e-]+")  # ARM_cCOEF_lrRATE
 CHOSEN = ("distill.coef", "train.learning_rate")
 
 
-def tuned(file: Path, arm: str) -> dict[str, Any]:
+def tuned(file: Path, arm: str) -> dict[str, float]:
     """Return those of CHOSEN that the arm's best tuning runs set: the highest mean over seeds of final accuracy and mean
     accuracy. R3Error: there are no runs named ARM_lrRATE or ARM_cCOEF_lrRATE."""
     scores: dict[str, list[float]] = {}

@@ -13,7 +13,7 @@ from r3_openrlhf.problems.sources import load_problems
 from research.controls import ShuffledTeacher, SupervisedLessons, reading
 from research.loop import Lab
 from research.tests.test_loop import config_of, wrong_and_right
-from research.tests.test_trunk import half, with_trunk  # noqa: F401
+from research.tests.test_trunk import half, rows_with_one_prompt, with_trunk  # noqa: F401
 from research.tests.test_update import row_by_row, rows_of
 from research.update import Target, TrainedRow, accumulate_gradient, score
 
@@ -145,7 +145,7 @@ def test_scores_are_those_of_the_whole_distribution(model):
 
 
 def test_scores_with_the_first_layers_kept(half):  # noqa: F811
-    rows = rows_of(4, count=7)
+    rows = rows_with_one_prompt()
     plain, kept = (
         score(each, rows, temperature=0.7, micro_batch_size=4, top_k=3)
         for each in (half, with_trunk(half))
