@@ -1,5 +1,6 @@
 """Weights & Biases as one run over all starts, and the trackers of logging.tracker."""
 
+import importlib
 import importlib.util
 import json
 import os
@@ -81,7 +82,7 @@ def _begin_mlflow(config: R3Config, run: RunDirectory) -> Track:
     """Begin, or go on with, a run of MLflow in the experiment of the run directory's parent.
 
     Where it is kept is MLflow's own MLFLOW_TRACKING_URI."""
-    import mlflow
+    mlflow = importlib.import_module("mlflow")
 
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME", run.path.parent.name)
     mlflow.set_experiment(name)
@@ -101,7 +102,7 @@ def _begin_mlflow(config: R3Config, run: RunDirectory) -> Track:
 
 def _begin_trackio(config: R3Config, run: RunDirectory) -> Track:
     """Begin, or go on with, a run of trackio in the project of the run directory's parent."""
-    import trackio
+    trackio = importlib.import_module("trackio")
 
     trackio.init(
         project=os.environ.get("TRACKIO_PROJECT", run.path.parent.name),
