@@ -177,10 +177,13 @@ def step_line(metrics: dict) -> str:
             f"lost trajectories {number('r3/agents/lost')}, rows {number('r3/agents/rows')}, log-prob gap "
             f"{number('r3/sync/abs_logprob_gap', 4)}, {number('timing/step_total', 1)} s"
         )
+    taught = ""
+    if "r3/distill/taught" in metrics:
+        taught = f"taught rows {number('r3/distill/taught')}, "
     return (
         f"step {metrics['step']}: reward {number('fresh/reward', 3)}, collapsed groups "
         f"{number('r3/groups/collapsed_before')} -> {number('r3/groups/collapsed_after')}, recalled "
         f"{number('r3/replay/recalled')}, reflection groups {number('r3/reflection/groups')}, ranked groups "
-        f"{number('r3/ranking/groups')}, log-prob gap {number('r3/sync/abs_logprob_gap', 4)}, "
+        f"{number('r3/ranking/groups')}, {taught}log-prob gap {number('r3/sync/abs_logprob_gap', 4)}, "
         f"{number('timing/step_total', 1)} s"
     )

@@ -15,7 +15,7 @@ import pytest
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.display import HEARTBEAT_S, Display
-from r3_openrlhf.stack.console import evaluation_line, new_lines
+from r3_openrlhf.stack.console import evaluation_line, new_lines, step_line
 from r3_openrlhf.stack.environment import VARIABLE
 from r3_openrlhf.stack.phases import Phase, announce_builds
 
@@ -23,6 +23,12 @@ from r3_openrlhf.stack.phases import Phase, announce_builds
 @pytest.fixture
 def run(tmp_path):
     return RunDirectory(tmp_path)
+
+
+def test_a_step_counts_taught_rows_where_there_is_a_teacher():
+    assert "taught" not in step_line({"step": 3, "r3/ranking/groups": 1.0})
+    line = step_line({"step": 3, "r3/ranking/groups": 1.0, "r3/distill/taught": 11.0})
+    assert "ranked groups 1, taught rows 11, log-prob gap -" in line
 
 
 def test_lines_are_shown_once_and_only_whole_ones(run):

@@ -21,10 +21,11 @@ SETTINGS = ("algo=r3_teacher", f"model.path={MODEL}", "logging.token_values=all"
 CLOSE = 0.005  # nats, mean over a response: the file has float16; another success is some tenths away
 
 
-@pytest.fixture(scope="module")
-def run_dir(tmp_path_factory):
+@pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "two ranks"])
+def run_dir(tmp_path_factory, request):
     made = tmp_path_factory.mktemp("taught") / "run"
-    train(made, *SETTINGS, "train.max_steps=2", "checkpoint.save_steps=-1")
+    ranks = f"cluster.gpus_per_node={request.param}"
+    train(made, *SETTINGS, ranks, "train.max_steps=2", "checkpoint.save_steps=-1")
     return made
 
 
