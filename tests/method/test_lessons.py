@@ -18,7 +18,7 @@ from r3_openrlhf.method.r3 import R3
 from r3_openrlhf.method.settings import DistillSettings
 from r3_openrlhf.method.types import Context, Verdict
 from tests.method.history.samples import make_rollout
-from tests.method.test_r3 import settings_of
+from tests.method.steps import settings_of
 
 C, W = Verdict.CORRECT, Verdict.WRONG
 STEP = 7

@@ -18,8 +18,8 @@ from r3_openrlhf.problems.prompts import RunPrompts, prompt_of
 from r3_openrlhf.stack import teacher_pass
 from r3_openrlhf.stack.experience_maker import R3ExperienceMaker, StockExperienceMaker
 from tests.recordings import MODEL
-from tests.stack.test_at_the_loss import args_of
-from tests.stack.test_experience_maker import Given, maker, sample
+from tests.stack.entering_the_loss import args_of
+from tests.stack.experience_makers import Given, maker, sample
 
 pytestmark = pytest.mark.stack
 C, W, U = Verdict.CORRECT, Verdict.WRONG, Verdict.UNGRADED
