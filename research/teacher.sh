@@ -18,7 +18,7 @@ EVIDENCE=${EVIDENCE:-research/evidence}
 FILE=$EVIDENCE/lab_teacher_$WORLD.jsonl.zst
 CHOICE=$EVIDENCE/lab_teacher_${TUNED:-$WORLD}.jsonl.zst
 RATES=${RATES:-7e-4 1.4e-3 2e-3}
-COEFS=${COEFS:-0.1 0.3 1}
+COEFS=${COEFS:-0.03 0.1 0.3 1}
 OFF="replay.enabled=false reflection.enabled=false ranking.enabled=false"
 EARNED="advantage.success_scale=3 replay.old_logprobs=recompute replay.recall_failures=false replay.rehearse.share=0.125"
 EARNED="$EARNED reflection.enabled=false ranking.enabled=false"
