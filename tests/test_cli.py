@@ -96,6 +96,14 @@ def rows(path, num):
         ),
         (["data.max_len=30", "reflection.enabled=false"], "fewer than one batch"),
         (["data.max_len=45"], "but the shortest reflection prompt needs"),
+        (
+            ["distill.coef=0.1", "distill.max_prompt_tokens=500"],
+            "may have 524 tokens, but model.path tiny has 512 positions; use a smaller distill.max_",
+        ),
+        (
+            ["distill.coef=0.1", "distill.max_prompt_tokens=40"],
+            "may have 40 tokens (data.max_len less rollout.max_new_tokens, and the shown success), but",
+        ),
         (["held_out.path=FILE"], "of the problems that are trained on"),
     ],
 )
