@@ -94,13 +94,13 @@ def kind_of(reference: str, problem: str) -> tuple[Kind, Any] | None:
     return None
 
 
-def _is_offered_with_another(text: str, answer: str) -> bool:
-    """Tell whether a sentence goes on with "or" and a number behind a text that may be its answer."""
-    return any(
-        _OR_ANOTHER.match(sentence.rpartition(text)[2]) is not None
-        for sentence in (answer, plain(answer))
-        if text and text in sentence
-    )
+def _is_denied_or_offered(texts: list[str], answer: str) -> bool:
+    """Tell whether a sentence denies the only text in it that may be its answer, or goes on with "or" and a number."""
+    if len(texts) == 1 and texts[0] and DENIES.search(answer.partition(texts[0])[0]):
+        return True
+    last = texts[-1]
+    sentences = [sentence for sentence in (answer, plain(answer)) if last and last in sentence]
+    return any(_OR_ANOTHER.match(sentence.rpartition(last)[2]) for sentence in sentences)
 
 
 def is_right(kind: Kind, value: object, answer: str, problem: str, *, exact: bool) -> bool:
@@ -109,14 +109,7 @@ def is_right(kind: Kind, value: object, answer: str, problem: str, *, exact: boo
     if answer.rstrip(" }$*").endswith("?"):
         return False
     texts = answer.split(ALTERNATIVE) if exact else kind.find(answer, problem)
-    if (
-        not exact
-        and len(texts) == 1
-        and texts[0]
-        and DENIES.search(answer.partition(texts[0])[0])
-    ):
-        return False
-    if not exact and texts and _is_offered_with_another(texts[-1], answer):
+    if not exact and texts and _is_denied_or_offered(texts, answer):
         return False
     readings = [kind.read(text, problem) for text in texts]
     known = [reading for reading in readings if reading is not None]

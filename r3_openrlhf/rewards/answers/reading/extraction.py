@@ -428,16 +428,21 @@ def why_no_guess(extracted: str, final: FinalAnswer) -> str | None:
     if last is None:
         return None
     ahead = final.text[: last.start()]
-    if not final.stated and last[0] == extracted and _LISTED.search(ahead):
+    if _is_one_of_several(extracted, last[0], ahead, stated=final.stated):
         return "several"
-    if final.stated and last[0] not in extracted and _OFFERS.search(ahead):
-        stated, other = number(extracted), number(last[0])
-        is_same = stated is not None and other is not None and stated.value == other.value
-        return None if is_same else "several"  # "1/2 or 0.5"
-    if last[0] in extracted and _GUESS["scaled"].match(final.text, last.end()):
+    if last[0] not in extracted:
+        return None
+    if _GUESS["scaled"].match(final.text, last.end()):
         return "no_answer"
-    before = final.text[max(0, last.start() - CHARS_BEFORE_A_GUESS) : last.start()]
-    return "no_answer" if last[0] in extracted and _is_bounded(before) else None
+    return "no_answer" if _is_bounded(ahead[-CHARS_BEFORE_A_GUESS:]) else None
+
+
+def _is_one_of_several(extracted: str, last: str, ahead: str, *, stated: bool) -> bool:
+    """Tell whether the last number of a text ends an enumeration, or "or" offers it beside what was read."""
+    if not stated:
+        return last == extracted and _LISTED.search(ahead) is not None
+    is_read = last in extracted or " and " in extracted  # the parser reads "1/2 or 0.5" as two
+    return not is_read and _OFFERS.search(ahead) is not None
 
 
 def _is_bounded(before: str) -> bool:
