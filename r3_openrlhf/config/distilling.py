@@ -33,16 +33,20 @@ def check_distill(c: R3Config) -> None:
     _check_length(c)
 
 
+def check_one_logprob_a_token(c: R3Config) -> None:
+    """ConfigError: the teacher's loss compares logits, which OpenRLHF's update does not keep (the lab's does)."""
+    if c.distill.enabled and c.distill.compares_logits:
+        raise ConfigError(
+            f"distill.loss is {c.distill.loss}, which compares the logits of policy and teacher, but the update "
+            "of r3 train has one log-prob a token; use distill.loss=policy_gradient"
+        )
+
+
 def _is_on(c: R3Config) -> str:
     return f"distill.coef is {c.distill.coef}"
 
 
 def _check_loss(c: R3Config) -> None:
-    if c.distill.compares_logits:
-        raise ConfigError(
-            f"distill.loss is {c.distill.loss}, which compares the logits of policy and teacher, but the update "
-            "here has one log-prob a token; use distill.loss=policy_gradient"
-        )
     if not is_of_tokens(c.loss, c.loss_settings):
         raise ConfigError(
             f"{_is_on(c)}, which gives each token its own advantage, but the policy loss is {c.loss_name}, whose "
