@@ -148,27 +148,27 @@ def maker_of(args: argparse.Namespace) -> R3ExperienceMaker:
 
 
 def seconds_of_pass(trainer: R3ActorTrainer, batches: list[Experience]) -> float:
-    """Run the policy on these micro-batches and set their log-probs. Returns the seconds."""
-    started = time.perf_counter()
+    """Run the policy on these micro-batches and set their log-probs. Returns processor seconds."""
+    started = time.process_time()
     for batch in batches:
         with torch.no_grad():
             logprobs, _, _ = logprobs_and_entropy(
                 trainer.actor, batch.sequences, batch.action_mask, batch.attention_mask
             )
         batch.action_log_probs, batch.kl = logprobs, torch.zeros_like(logprobs)
-    return time.perf_counter() - started
+    return time.process_time() - started
 
 
 def seconds_of_update(
     trainer: R3ActorTrainer, batches: list[Experience], *, skips: bool
 ) -> float:
-    """Make one update on these micro-batches. Returns the seconds."""
+    """Make one update on these micro-batches. Returns processor seconds."""
     trainer.skips_idle = skips
     for batch in batches:
         trainer.replay_buffer.append(batch)
-    started = time.perf_counter()
+    started = time.process_time()
     trainer.ppo_train(0.0)
-    seconds = time.perf_counter() - started
+    seconds = time.process_time() - started
     trainer.replay_buffer.clear()
     return seconds
 
@@ -176,13 +176,16 @@ def seconds_of_update(
 def measure(
     trainer: R3ActorTrainer, *, groups: int, tokens: int, share: float, rounds: int
 ) -> dict:
-    """Time both sides `rounds` times on the same batch. Returns the medians, s, and ratios."""
+    """Time both sides `rounds` times on the same batch. Returns the medians, processor seconds, and ratios."""
     draw = random.Random(f"{groups}/{tokens}/{share}")
     lengths = [draw.randint(tokens // 2, tokens) for _ in range(8 * groups)]
     idle = {row for row in range(8 * groups) if row // 8 < round(share * groups)}
     advantages = [0.0 if row in idle else draw.choice([-1.0, 1.0]) for row in range(8 * groups)]
     maker = maker_of(trainer.args)
-    rows = [SimpleNamespace(advantage=value, reward=value) for value in advantages]
+    rows = [
+        SimpleNamespace(advantage=value, reward=value, token_advantages=None)
+        for value in advantages
+    ]
     seconds: dict[str, list[float]] = {
         f"{what}, {side}": [] for what in ("pass", "update") for side in ("all", "fewer")
     }

@@ -196,7 +196,9 @@ def train(case: dict, rank: int, trainer: ActorPPOTrainer) -> list[dict]:
                     logprobs[position] -= [*log_ratios(num_rows), *[0.0] * missing][index]
             experience.action_log_probs, experience.kl = logprobs, torch.zeros_like(logprobs)
         rows = [
-            SimpleNamespace(advantage=row["advantage"], reward=row["advantage"])
+            SimpleNamespace(
+                advantage=row["advantage"], reward=row["advantage"], token_advantages=None
+            )
             for row in drawn
         ]
         maker._set_advantages(experiences, rows)
