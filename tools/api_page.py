@@ -21,11 +21,11 @@ HEAD = """# Python interface
 [the settings](settings.md).
 """
 SECTIONS = {
-    "Runs": ("Run", "compare", "evaluate"),
+    "Runs": ("train", "Run", "compare", "evaluate"),
     "Grading": ("grade", "read_reference", "outcome_reward"),
     "The method": ("R3", "MixedBatch", "ChatPrompts", "RowPrompts", "uid_of", "HistoryStore"),
     "Equations": ("group_advantages", "ranking_rewards", "entropy_statistics", "batch_metrics"),
-    "Records": ("Rollout", "EntropyStatistics", "Verdict", "Context"),
+    "Records": ("Rollout", "EntropyStatistics", "TeacherScores", "Verdict", "Context"),
 }
 # Documented as docs/settings.md, or as the module that has the other names; an error has no signature.
 ELSEWHERE = {name for name in r3_openrlhf.__all__ if name.endswith(("Settings", "Config"))} | {
