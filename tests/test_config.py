@@ -470,3 +470,27 @@ def test_the_value_that_an_environment_asks_for_is_taken(key):
     """As it is typed: the remedy of the refusal is a command line."""
     remedy = f"{key}={as_typed(WITH_AN_ENVIRONMENT[key].value)}"
     assert load_config("agent_smoke", [remedy]).is_agentic
+
+
+@pytest.mark.parametrize(
+    ("most", "wanted"),
+    [
+        (9216, 3072 + 2048),  # room for all
+        (8192, 4096),  # the success is cut
+        (7168, 3072),  # a plain prompt always fits
+    ],
+)
+def test_a_teachers_prompt_leaves_room_for_the_response(most, wanted):
+    config = load_config(
+        "r3_1p5b_1gpu", ["algo=r3_teacher", f"rollout.max_tokens_per_gpu={most}"]
+    )
+    assert config.max_teacher_prompt_tokens == wanted
+    assert config.longest_taught_row <= most
+
+
+def test_a_limit_of_the_teachers_prompt_is_taken_or_refused():
+    words = ["algo=r3_teacher", "rollout.max_tokens_per_gpu=8192"]
+    config = load_config("r3_1p5b_1gpu", [*words, "distill.max_prompt_tokens=4000"])
+    assert config.max_teacher_prompt_tokens == 4000
+    with pytest.raises(ConfigError, match="cannot be split"):
+        load_config("r3_1p5b_1gpu", [*words, "distill.max_prompt_tokens=5000"])

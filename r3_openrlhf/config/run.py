@@ -147,12 +147,20 @@ class R3Config(R3Settings):
 
     @property
     def max_teacher_prompt_tokens(self) -> int:
-        """Tokens of a teacher's prompt, at most: those of a plain one, and the success that is shown."""
+        """Tokens of a teacher's prompt, at most: those of a plain one, and the success that is shown.
+
+        Less where a response behind it would not fit into rollout.max_tokens_per_gpu: then longer
+        successes are cut."""
         if self.distill.max_prompt_tokens is not None:
             return self.distill.max_prompt_tokens
         # a response is no longer
         success = min(self.distill.max_success_tokens, self.rollout.max_new_tokens)
-        return self.data.max_len - self.rollout.max_new_tokens + success
+        plain = self.data.max_len - self.rollout.max_new_tokens
+        most = self.rollout.max_tokens_per_gpu
+        if not self.train.dynamic_batch or most is None:
+            return plain + success
+        room = most - self.rollout.max_new_tokens
+        return max(plain, min(plain + success, room))
 
     @property
     def longest_taught_row(self) -> int:

@@ -205,7 +205,8 @@ class DistillSettings(Section, prefix="distill."):
     max_share: float = number(1.0, above=0, max=1)
     # tokens of the success that is shown, at most; its middle is cut
     max_success_tokens: int = number(2048, min=1)
-    # tokens of the teacher's prompt, at most; null: data.max_prompt_tokens and max_success_tokens together
+    # tokens of the teacher's prompt, at most; null: a plain prompt's limit and max_success_tokens together, less
+    # where rollout.max_tokens_per_gpu has less room
     max_prompt_tokens: int | None = number(None, min=1)
     # text of the teacher's user turn with {problem} and {solution}; null: ours
     template: str | None = None

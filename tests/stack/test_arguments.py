@@ -96,8 +96,9 @@ def test_openrlhf_accepts_every_preset_with_every_experiment(preset, capsys):
     for experiment in experiments():
         if is_agentic(experiment) != (preset in ("hgpo", "gigpo", "agent_grpo")):
             continue  # one is about whole responses, the other about trajectories
-        if experiment == "tools_smoke" and preset == "rrl":
-            continue  # a state may end inside an answer
+        # a state may end inside a tool's answer, and a success with one has no text to show
+        if experiment == "tools_smoke" and preset in ("rrl", "r3_teacher", "sdpo", "srpo"):
+            continue
         # eq. 2
         mean = (
             "seq-mean-token-mean"
