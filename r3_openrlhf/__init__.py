@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # X as X: a public name, for type checkers
     from r3_openrlhf import method as method
     from r3_openrlhf.comparison.frames import Run as Run
     from r3_openrlhf.comparison.frames import compare as compare
+    from r3_openrlhf.comparison.training import train as train
     from r3_openrlhf.config import R3Config as R3Config
     from r3_openrlhf.evaluation.frame import evaluate as evaluate
     from r3_openrlhf.method.core.advantages import group_advantages as group_advantages
@@ -42,12 +43,12 @@ if TYPE_CHECKING:  # X as X: a public name, for type checkers
     from r3_openrlhf.method.types import Verdict as Verdict
     from r3_openrlhf.rewards.answers.grading import grade as grade
     from r3_openrlhf.rewards.answers.references import read_reference as read_reference
-    from r3_openrlhf.training import train as train
 
 __version__ = "0.2.0"
 # module -> its public names
 _NAMES = {
     "comparison.frames": ["Run", "compare"],
+    "comparison.training": ["train"],
     "config": ["R3Config"],
     "evaluation.frame": ["evaluate"],
     "method.core.advantages": ["group_advantages"],
@@ -74,7 +75,6 @@ _NAMES = {
     "method.types": ["Context", "EntropyStatistics", "Rollout", "Verdict"],
     "rewards.answers.grading": ["grade"],
     "rewards.answers.references": ["read_reference"],
-    "training": ["train"],
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = ["method", *_HOME]

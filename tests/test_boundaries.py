@@ -27,16 +27,12 @@ FLOORS = (
     {"runs"},
     {"comparison"},
     {"stack", "evaluation", "view", "operations"},
-    {
-        "cli",
-        "training",
-        "trl",
-        "verl",
-    },  # a port uses the public names alone, as a loop of yours does
+    # a port uses the public names alone, as a loop of yours does
+    {"cli", "trl", "verl"},
 )
 MOST_ARROWS = 40
 # estimators and losses of other papers included; tokens, since lines would press the code together
-MOST_TOKENS_OF_THE_METHOD = 48_000
+MOST_TOKENS_OF_THE_METHOD = 48_500
 # Inside the method: what is on a line imports those above it.
 IN_METHOD = (
     {"errors"},

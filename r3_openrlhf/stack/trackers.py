@@ -72,10 +72,12 @@ class Tracker:
 
     Attributes:
         start: (settings, run directory) -> the function that is called after each step and evaluation.
-        package: what has to be installed for it; None: nothing."""
+        package: what has to be installed for it; None: nothing.
+        function: that function itself, of a user."""
 
-    start: Callable[[R3Config, RunDirectory], Track]
+    start: Callable[[R3Config, RunDirectory], Track] | None = None
     package: str | None = None
+    function: Track | None = None
 
 
 def _begin_mlflow(config: R3Config, run: RunDirectory) -> Track:
@@ -135,7 +137,7 @@ def _shared_settings(config: R3Config) -> dict[str, Any]:
 def _tracker_of_user(path: str, function: Any) -> Tracker:
     """ConfigError: it is no function, or takes no (step, numbers)."""
     check_signature("logging.tracker", path, function, 1, {})
-    return Tracker(lambda _config, _run: function)
+    return Tracker(function=function)
 
 
 TRACKERS: OpenTable[Tracker] = OpenTable(
@@ -171,13 +173,14 @@ def user_tracker(
     name = config.logging.tracker
     if name is None:
         return lambda *_: None
-    begin, begun = TRACKERS[name].start, list[Track]()
+    tracker = TRACKERS[name]
+    begun = [] if tracker.function is None else [tracker.function]
 
     def track(kind: str, step: int, numbers: Mapping[str, Any]) -> str | None:
         known = {f"{kind}/{key}": value for key, value in numbers.items() if value is not None}
         try:
-            if not begun:
-                begun.append(begin(config, run))
+            if not begun and tracker.start is not None:
+                begun.append(tracker.start(config, run))
             begun[0](step, known)
         except Exception as error:
             return f"logging.tracker failed at step {step}, and is called again: {type(error).__name__}: {error}"

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from r3_openrlhf import training
+from r3_openrlhf.comparison import training
 from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.errors import ConfigError, R3Error
 from r3_openrlhf.runs.directory import RunDirectory
