@@ -11,7 +11,9 @@ from tests.rewards.graders import request
 
 @pytest.fixture
 def at_rest(monkeypatch):
-    """The clock of a client of servers, by itself at rest: its waits between two asks move it, and are over at once."""
+    """The clock of a client of servers, by itself at rest: its waits between two asks move it, and are over at once.
+
+    Of that client alone: a server of another test, which waits in a thread of this process, would move it too."""
     now, sleep = [0.0], asyncio.sleep
 
     async def rest(seconds):
@@ -19,7 +21,8 @@ def at_rest(monkeypatch):
         await sleep(0)
 
     monkeypatch.setattr(remote, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(asyncio, "sleep", rest)
+    names = vars(asyncio) | {"sleep": rest}
+    monkeypatch.setattr(remote, "asyncio", SimpleNamespace(**names))
     return now
 
 
