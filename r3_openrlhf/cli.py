@@ -36,7 +36,7 @@ ELSEWHERE = {
     "eval": ("evaluation.cli", "evaluate", "eval"),
     "history": ("operations.store.cli", "history", None),
     "plan": ("runs.planning.cli", "plan", "cluster"),
-    "push": ("operations.sharing.cli", "push", "cluster"),
+    "push": ("operations.sharing.cli", "push", "eval"),
     "report": ("view.cli", "report", "view"),
     "serve-rewards": ("rewards.server.cli", "serve_rewards", "serve"),
     "status": ("operations.cluster.cli", "status", "cluster"),

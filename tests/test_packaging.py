@@ -438,7 +438,7 @@ def answer_of(url, body=None):
 @pytest.mark.slow
 def test_the_smallest_installation_is_the_method(smallest, tmp_path):
     code = (
-        "import r3_openrlhf as r3; names = set(r3.__all__) - {'entropy_statistics', 'Run', 'compare', 'evaluate'}; [getattr(r3, name) for name in names]\n"
+        "import r3_openrlhf as r3; names = set(r3.__all__) - {'entropy_statistics', 'Run', 'compare', 'evaluate', 'train'}; [getattr(r3, name) for name in names]\n"
         "r3.R3(r3.R3Settings(), history=r3.HistoryStore.open('history.sqlite'), seed=0)\n"
         "print(r3.ranking_rewards([0.1, 0.3], [0.2, 0.1], max_reward=0.5))\n"
         "r3.entropy_statistics"
@@ -474,7 +474,7 @@ def test_the_smallest_installation_has_every_help_and_says_what_is_missing(small
     assert all(
         "Usage: main" in text and "not installed" not in text for text in helps.splitlines()
     )
-    calls = dict.fromkeys(("compare", "show", "status", "view"), ["x"]) | dict.fromkeys(
+    calls = dict.fromkeys(("compare", "push", "show", "status", "view"), ["x"]) | dict.fromkeys(
         ("config", "serve-rewards"), []
     )
     calls |= {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from r3_openrlhf.method.errors import R3Error, quoted, shortened
-from r3_openrlhf.operations.sharing.card import model_card
-from r3_openrlhf.runs.directory import RunDirectory, write_whole
+
+if TYPE_CHECKING:
+    from r3_openrlhf.runs.directory import RunDirectory
 
 
 @click.command("push")
@@ -32,6 +34,9 @@ def push(
     r3 push runs/quickstart --card
     r3 push runs/quickstart my-name/my-model --private
     """
+    from r3_openrlhf.operations.sharing.card import model_card
+    from r3_openrlhf.runs.directory import RunDirectory, write_whole
+
     directory = RunDirectory.open(run)
     card = model_card(directory)
     if only_card:
