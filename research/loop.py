@@ -75,9 +75,14 @@ class Lab:
     """One run. `train` does everything; the parts are methods so that experiments can use them on their own."""
 
     r3_class: type[R3] = R3  # a control may have another
+    pauses = False  # does this loop know rollout.partial (research/partial.py)?
 
     def __init__(self, config: R3Config, *, model_dir: str | None = None) -> None:
         check(config)
+        if config.rollout.partial and not self.pauses:
+            raise ConfigError(
+                f"rollout.partial is {config.rollout.partial}, but {type(self).__name__} waits for all responses; use rollout.partial=0"
+            )
         self.config = config
         directory = model_dir or resolve_model(config.model.path)
         self.tokenizer = AutoTokenizer.from_pretrained(directory)

@@ -99,10 +99,16 @@ def run_one(settings: list[str], control: str | None = None) -> str:
 
     from research.controls import LAB_OF_CONTROL
     from research.loop import Lab
+    from research.partial import PartialLab
 
     torch.set_num_threads(1)
     config = load(settings[0], settings[1:])
-    return str((LAB_OF_CONTROL[control] if control else Lab)(config).train().path)
+    lab: type[Lab] = Lab
+    if control:
+        lab = LAB_OF_CONTROL[control]
+    elif config.rollout.partial:
+        lab = PartialLab
+    return str(lab(config).train().path)
 
 
 def run_study(
