@@ -2,9 +2,12 @@
 
 python benchmarks/partial_rollouts.py
 python benchmarks/partial_rollouts.py --partial 1 1.7 --sigma 0.7
+python benchmarks/partial_rollouts.py --vllm tiny --groups 16 --samples 8 --limit 128 --steps 16 --fill 4
 
 The loop is the run's own (r3_openrlhf/stack/partial_rollouts.py). The engines are played: each iteration gives one
-token to each running response, places that become free go to who waits, and lengths are lognormal, cut at the limit.
+token to each running response, places that become free go to who waits, and lengths are lognormal, cut at the limit. With --vllm
+they are a real vLLM that samples tokens of a model: it is told how many each response has, a pause aborts what runs,
+and what goes on is asked with its tokens so far behind the prompt. Its iterations are calls of the engine's step.
 The first steps fill the engine and are left out, as are the last ones of the run, which draw no new problem."""
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ from __future__ import annotations
 import argparse
 import heapq
 import math
+import os
 import sys
+import time
 from collections import deque
 from pathlib import Path
 
@@ -20,7 +25,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # runs from a checkout that is not installed
 
+from r3_openrlhf.machine.cpu.cpu_platform import (  # noqa: E402
+    ENVIRONMENT,
+    KV_CACHE_BYTES,
+    is_needed,
+)
 from r3_openrlhf.method.types import Context  # noqa: E402
+from r3_openrlhf.runs.models.locate import resolve_model  # noqa: E402
 from r3_openrlhf.stack.partial_rollouts import (  # noqa: E402
     Drawn,
     Group,
@@ -105,12 +116,141 @@ class PlayedEngines:
         return [*before, piece]
 
     def _response(self, number: int, place: int, count: int) -> dict:
-        pieces = self._pieces(number, place, count)
-        length = sum(len(piece.ids) for piece in pieces)
-        return {
-            "action_ranges": [(0, length)],
-            "r3": {"pieces": run_lengths(pieces, given=0)},
+        return _response_of(self._pieces(number, place, count))
+
+
+class VllmEngines:
+    """A vLLM in this process. Each response has the tokens of `length_of`, whatever they are."""
+
+    def __init__(self, model: str, length_of, *, places: int, limit: int) -> None:
+        self.length_of = length_of
+        self.places = places
+        self.clock = 0  # iterations so far
+        self.policy_step = 0
+        self.taken = 0  # running responses, times iterations
+        self._groups: dict[int, Group] = {}
+        self._new_ids: dict[str, list[int]] = {}  # of each request that runs or waits
+        self._open: dict[int, int] = {}  # group number -> responses that are not whole
+        self._found: dict[int, list] = {}
+        self._engine = _vllm_engine(model, places=places, max_model_len=limit + PROMPT_TOKENS)
+
+    def ask(self, group: Group) -> None:
+        self._groups[group.number] = group
+        self._open[group.number] = group.num_unfinished
+        self._found[group.number] = [None] * len(group.samples)
+        for place, sample in enumerate(group.samples):
+            if not isinstance(sample, list):
+                continue
+            before = [token for piece in sample for token in piece.ids]
+            left = self.length_of(group.prompt, place) - len(before)
+            request = f"{group.number}/{place}"
+            self._new_ids[request] = []
+            self._engine.add_request(
+                request,
+                {"prompt_token_ids": [*_prompt_ids(group.prompt), *before]},
+                _sampling_params(left),
+            )
+
+    def answers(self) -> list:
+        """Iterate until a group is whole."""
+        whole: list[int] = []
+        while not whole:
+            self.taken += min(len(self._new_ids), self.places)
+            outputs = self._engine.step()
+            self.clock += 1
+            for output in outputs:
+                self._new_ids[output.request_id] += output.outputs[0].token_ids
+                if output.finished:
+                    whole += self._ended(output.request_id)
+        return [self._answer(number) for number in sorted(whole)]
+
+    def _ended(self, request: str) -> list[int]:
+        """Take the response of a finished request. Returns its group, if that is whole now."""
+        number, place = map(int, request.split("/"))
+        self._found[number][place] = _response_of(self._pieces(request))
+        self._open[number] -= 1
+        return [] if self._open[number] else [number]
+
+    def pause(self) -> list:
+        """Abort what runs and waits."""
+        requests = list(self._new_ids)
+        self._engine.abort_request(requests)
+        for request in requests:
+            number, place = map(int, request.split("/"))
+            self._found[number][place] = self._pieces(request)
+        return [self._answer(number) for number in sorted(self._open)]
+
+    def restart(self) -> None:
+        """Set the clock to 0; nothing may run."""
+        self.clock = self.taken = self.policy_step = 0
+
+    def _answer(self, number: int) -> tuple:
+        del self._open[number]
+        return self._groups.pop(number), self._found.pop(number)
+
+    def _pieces(self, request: str) -> list:
+        number, place = map(int, request.split("/"))
+        before, ids = self._groups[number].samples[place], self._new_ids.pop(request)
+        if not ids:
+            return before
+        piece = Piece(
+            ids=ids, logprobs_TK=np.zeros((len(ids), 0)), policy_step=self.policy_step
+        )
+        return [*before, piece]
+
+
+PROMPT_TOKENS = 8
+
+
+def _prompt_ids(prompt: str) -> list[int]:
+    return [1 + (int(prompt) + place) % 50 for place in range(PROMPT_TOKENS)]
+
+
+def _vllm_engine(model: str, *, places: int, max_model_len: int):
+    """Start a vLLM that runs `places` responses at once."""
+    os.environ.update(
+        {key: value for key, value in ENVIRONMENT.items() if key not in os.environ}
+    )
+    from vllm import LLM
+    from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+    settings = {}
+    if is_needed():  # as r3_openrlhf/evaluation/engine.py
+        settings = {
+            "kv_cache_memory_bytes": KV_CACHE_BYTES,
+            "enforce_eager": True,
+            "distributed_executor_backend": UniProcExecutor,
         }
+    llm = LLM(
+        model=resolve_model(model),
+        max_model_len=max_model_len,
+        max_num_seqs=places,
+        disable_log_stats=True,
+        **settings,
+    )
+    return llm.llm_engine
+
+
+def _sampling_params(tokens: int):
+    """Exactly this many tokens, each as soon as it is there."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        temperature=1.0,
+        max_tokens=tokens,
+        ignore_eos=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
+
+
+def _response_of(pieces: list) -> dict:
+    length = sum(len(piece.ids) for piece in pieces)
+    return {
+        "action_ranges": [(0, length)],
+        "r3": {"pieces": run_lengths(pieces, given=0)},
+    }
 
 
 def draw_from(prompts, n_samples: int):
@@ -163,7 +303,7 @@ def _inverse_erf(value: float) -> float:
     return low
 
 
-def waiting_steps(engines: PlayedEngines, options) -> tuple[list[int], float]:
+def waiting_steps(engines: PlayedEngines | VllmEngines, options) -> tuple[list[int], float]:
     """Iterations of each step that waits for its longest response, and the mean share of its responses that run."""
     prompts = (str(number) for number in range(options.steps * options.groups))
     draw, iterations = draw_from(prompts, options.samples), []
@@ -178,7 +318,9 @@ def waiting_steps(engines: PlayedEngines, options) -> tuple[list[int], float]:
     return iterations, engines.taken / (engines.clock * options.groups * options.samples)
 
 
-def pausing_steps(engines: PlayedEngines, options, *, partial: float) -> dict[str, list[float]]:
+def pausing_steps(
+    engines: PlayedEngines | VllmEngines, options, *, partial: float
+) -> dict[str, list[float]]:
     """Iterations, mean and largest age of trained tokens, paused responses, and share of responses that run, of each step."""
     prompts = (str(number) for number in range(10**9))
     draw = draw_from(prompts, options.samples)
@@ -233,12 +375,27 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--fill", type=int, default=8, help="first steps that are left out")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--vllm", metavar="MODEL", help="a directory or built-in model; default: played engines"
+    )
     options = parser.parse_args()
     length_of = lognormal_lengths(
         sigma=options.sigma, at_limit=options.at_limit, limit=options.limit, seed=options.seed
     )
     places = math.ceil(1.25 * options.groups * options.samples)  # R3Config.sequences_per_engine
-    waiting, occupancy = waiting_steps(PlayedEngines(length_of, places=places), options)
+    real = None
+    if options.vllm:
+        real = VllmEngines(options.vllm, length_of, places=places, limit=options.limit)
+
+    def engines() -> PlayedEngines | VllmEngines:
+        if real is None:
+            return PlayedEngines(length_of, places=places)
+        real.restart()
+        return real
+
+    begun = time.perf_counter()
+    waiting, occupancy = waiting_steps(engines(), options)
+    waiting_s = time.perf_counter() - begun
     print(
         f"{options.groups} x {options.samples} responses a step, lognormal, sigma {options.sigma:g}, "
         f"{options.at_limit:.0%} at {options.limit:,} tokens; {places:,} places. `running`: mean responses at once, of a step's"
@@ -251,7 +408,9 @@ def main() -> None:
     mean = np.mean(waiting)
     print(f"| 0 (waits) | {mean:,.0f} | 1 | 1 | 0 | 0 | 0 | {occupancy:.0%} |")
     for share in options.partial:
-        found = pausing_steps(PlayedEngines(length_of, places=places), options, partial=share)
+        begun = time.perf_counter()
+        found = pausing_steps(engines(), options, partial=share)
+        ratio_s = (time.perf_counter() - begun) / waiting_s
         last = math.ceil(share) + 1  # steps that draw nothing any more
         part = slice(options.fill, options.steps - last)
         iterations = np.mean(found["iterations"][part])
@@ -261,6 +420,10 @@ def main() -> None:
             f"{age:.2f} steps | {max(found['oldest'][part]):.0f} | {np.mean(found['paused'][part]):,.0f} | "
             f"{np.mean(found['taken'][part]):.0%} |"
         )
+        if real is not None:
+            print(
+                f"seconds of the whole run: {ratio_s:.2f} of those that wait", file=sys.stderr
+            )
 
 
 if __name__ == "__main__":
