@@ -3,7 +3,7 @@
     python benchmarks/step_overhead.py                   # a tiny model
     python benchmarks/step_overhead.py --model smollm2   # a real one, as in the quickstart
     python benchmarks/step_overhead.py --rounds 3 ranking.entropy_source=exact    # with configuration of both sides
-    python benchmarks/step_overhead.py --every-row       # R³ with train.skip_zero_advantage=false beside them
+    python benchmarks/step_overhead.py --every-row       # both with train.skip_zero_advantage=false beside them
 
 The baseline is OpenRLHF's own estimator and policy update with R³'s three mechanisms off. It runs in the same program, so what
 records a rollout (executor, rollout files) is in both. Target: R³'s own work at most 2 % of a step, with a real model. On the tiny
@@ -42,7 +42,7 @@ PHASES = {
 }
 
 
-EVERY_ROW = "r3, every row"  # the side whose rows all pass through the model
+EVERY_ROW = ", every row"  # ends the name of a side whose rows all pass through the model, as upstream's do
 
 WORK = {
     "rollouts sampled": "sampled_rows",
@@ -66,18 +66,18 @@ def run_pairs(
     timeout_s: float,
     every_row: bool = False,
 ) -> dict[str, list[dict]]:
-    """Return every step of every run by side ("stock", "r3"; with every_row a third one, EVERY_ROW).
+    """Return every step of every run by side ("stock", "r3"; with every_row also both with EVERY_ROW).
 
     Rounds alternate, and so does the side that is first."""
     sides = dict(zip(("stock", "r3"), PAIRS[model], strict=True))
     if every_row:
-        sides[EVERY_ROW] = sides["r3"]
+        sides |= {side + EVERY_ROW: experiment for side, experiment in sides.items()}
     of_sides: dict[str, list[dict]] = {side: [] for side in sides}
     for number in range(rounds):
         for side, experiment in list(sides.items())[:: 1 if number % 2 == 0 else -1]:
             run_dir = directory / f"{side.replace(', ', '_').replace(' ', '_')}_{number}"
             settings = [f"run_dir={run_dir}", "checkpoint.save_steps=-1", *overrides]
-            if side == EVERY_ROW:
+            if side.endswith(EVERY_ROW):
                 settings.append("train.skip_zero_advantage=false")
             if steps is not None:
                 settings.append(f"train.max_steps={steps}")
@@ -186,17 +186,18 @@ def report(stock: list[dict], r3: list[dict]) -> tuple[str, dict]:
     return "\n".join(lines), numbers
 
 
-def report_of_skipping(skipped: list[dict], every: list[dict]) -> str:
-    """Return the seconds of R³'s phases beside those where every row passes through the model."""
-    lines = [f"{'':<52}{'R³':>10}{'every row':>10}{'ratio':>10}"]
+def report_of_skipping(of_sides: dict[str, list[dict]]) -> str:
+    """Return median seconds of each side's phases, and what they are of a stock step whose rows all pass."""
+    sides = ["stock" + EVERY_ROW, "stock", "r3" + EVERY_ROW, "r3"]
+    lines = [f"{'median s a step':<34}" + "".join(f"{side:>26}" for side in sides)]
     for name, key in PHASES.items():
-        ours, others = (
-            statistics.median(step[key] for step in side) for side in (skipped, every)
-        )
-        lines.append(f"{name:<52}{ours:>10.4g}{others:>10.4g}{ours / others:>10.2f}")
-    rows = sum(step["r3/update/skipped_rows"] for step in skipped)
-    share = rows / (rows + sum(step["r3/update/rows"] for step in skipped))
-    lines.append(f"rows without a gradient: {share:.0%}")
+        medians = [statistics.median(step[key] for step in of_sides[side]) for side in sides]
+        cells = (f"{value:.3f} ({value / medians[0]:.2f})" for value in medians)
+        lines.append(f"{name:<34}" + "".join(f"{cell:>26}" for cell in cells))
+    for side in ("stock", "r3"):
+        skipped = sum(step["r3/update/skipped_rows"] for step in of_sides[side])
+        passed = sum(step["r3/update/rows"] for step in of_sides[side])
+        lines.append(f"{side}: {skipped / (skipped + passed):.0%} of the rows have no gradient")
     return "\n".join(lines)
 
 
@@ -219,7 +220,7 @@ def main() -> int:
     parser.add_argument(
         "--every-row",
         action="store_true",
-        help="also run R³ with train.skip_zero_advantage=false",
+        help="also run both with train.skip_zero_advantage=false",
     )
     parser.add_argument("--timeout-s", type=float, default=3600, help="of one run")
     parser.add_argument("--output", type=Path, help="also write every number as JSON")
@@ -255,7 +256,7 @@ def main() -> int:
     text, numbers = report(counted["stock"], counted["r3"])
     print(text)
     if options.every_row:
-        print(report_of_skipping(counted["r3"], counted[EVERY_ROW]))
+        print(report_of_skipping(counted))
     if options.output:
         options.output.write_text(json.dumps(numbers | {"steps": steps}, indent=1) + "\n")
     return 0
