@@ -411,6 +411,33 @@ def against_one_gpu(zero_stage: int) -> Callable:
     return block
 
 
+def side_by_side(**sides: Sequence[str]) -> Callable:
+    """A block: a run for each of these settings, the experiment first; seconds of their steps, and of the first side's."""
+
+    def block(out: Path, *, rehearse: bool) -> tuple[str, str]:
+        figures, first = [], None
+        for name, given in sides.items():
+            if rehearse:
+                rehearsed_run(given, out / name)
+                continue
+            run_dir = out / name
+            command = [*R3, "train", *given, f"run_dir={run_dir}"]
+            subprocess.run(command, cwd=ROOT, check=True)
+            checked_run(run_dir)
+            seconds = median_seconds(run_dir)
+            first = first or seconds
+            figures.append(f"{name} {seconds:.2f} s ({seconds / first:.2f})")
+        return "; ".join(figures) or f"{len(sides)} sides", ""
+
+    return block
+
+
+def median_seconds(run_dir: Path) -> float:
+    """Median seconds of the steps after the first, which compiles and fills."""
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()[1:]
+    return statistics.median(json.loads(line)["timing/step_total"] for line in lines)
+
+
 def rehearsed_run(given: Sequence[str], out: Path) -> tuple[str, str]:
     """Everything before the start: the settings, OpenRLHF's own checks of its flags, the first page, the plan."""
     from r3_openrlhf.config.loading import load_config, split_settings
@@ -528,6 +555,11 @@ V1_RUNNER, OLD_RAY = (
     {"VLLM_USE_V2_MODEL_RUNNER": "0"},
     {"VLLM_USE_RAY_V2_EXECUTOR_BACKEND": "0"},
 )
+TWENTY = (*ONE, "train.num_epochs=5", "train.max_steps=20")
+LONG_RESPONSES = (
+    *("experiment=quickstart", *ONE, "train.max_steps=6"),
+    *("data.max_len=5120", "rollout.max_new_tokens=4096"),
+)
 # name, which is also its folder -> (the block, GPUs, only with --long)
 BLOCKS: dict[str, tuple[Callable, int, bool]] = {
     "doctor": (doctor, 0, False),
@@ -571,6 +603,27 @@ BLOCKS: dict[str, tuple[Callable, int, bool]] = {
             "cpu_smoke", *TWO, *LIKE_FULL_SIZE, "cluster.vllm_tensor_parallel_size=2", **OLD_RAY
         ),
         2,
+        True,
+    ),
+    "beside-stock-grpo": (
+        side_by_side(
+            stock_every_row=(
+                *("experiment=grpo_quickstart", *TWENTY),
+                "train.skip_zero_advantage=false",
+            ),
+            stock=("experiment=grpo_quickstart", *TWENTY),
+            r3_every_row=("experiment=quickstart", *TWENTY, "train.skip_zero_advantage=false"),
+            r3=("experiment=quickstart", *TWENTY),
+        ),
+        1,
+        True,
+    ),
+    "beside-waiting-steps": (
+        side_by_side(
+            waits=LONG_RESPONSES,
+            pauses=(*LONG_RESPONSES, "rollout.partial=1.7"),
+        ),
+        1,
         True,
     ),
     "1p5b-on-one-gpu": (run_of("r3_1p5b_1gpu"), 1, True),

@@ -27,6 +27,7 @@ ON_A_CPU = ("doctor", "flash-attn", "entropy", "engine")  # blocks that are no r
         pytest.param("run", marks=pytest.mark.soak),
         pytest.param("2-gpus", marks=pytest.mark.soak),
         "1p5b",
+        pytest.param("beside", marks=pytest.mark.slow),
         *(pytest.param(name, marks=pytest.mark.slow) for name in ON_A_CPU),
     ],
 )
@@ -49,7 +50,7 @@ def test_every_block_starts_through_the_script(only, tmp_path, monkeypatch):
 def test_no_block_is_left_out_above_and_each_name_is_a_folder():
     for block in gpu_check.BLOCKS:
         assert re.fullmatch("[a-z0-9-]+", block) and block.startswith(
-            ("run", "2-gpus", "1p5b", *ON_A_CPU)
+            ("run", "2-gpus", "beside", "1p5b", *ON_A_CPU)
         )
 
 
