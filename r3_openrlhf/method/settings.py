@@ -14,6 +14,7 @@ from r3_openrlhf.method.core.distill import (
     WEIGHTS,
     GroupAdvantage,
     Shown,
+    Support,
     TaughtRows,
 )
 from r3_openrlhf.method.core.estimators import ESTIMATORS, GroupEstimator
@@ -193,10 +194,14 @@ class DistillSettings(Section, prefix="distill."):
     # besides the success: nothing more (success), that an attempt failed (verdict), or a stored error (error)
     shows: str = word("success", Shown)
     # policy_gradient: the gap of the sampled token joins its advantage; reverse_kl, forward_kl, jensen_shannon: on
-    # the teacher's top_k tokens; or package.module:function of both log-probs
+    # top_k tokens and the rest as one class; or package.module:function of both log-probs
     loss: Name = word("policy_gradient", DISTILL_LOSSES)
-    # likeliest tokens of the teacher at each position that those losses compare
+    # likeliest tokens at each position that those losses compare
     top_k: int = number(20, min=1, max=1000)
+    # of the teacher, or of the student: the policy before the update (SDPO)
+    support: str = word("teacher", Support)
+    # those losses times the ratio to the old policy, at most this (SDPO: 2); null: without that ratio
+    max_ratio: float | None = number(None, min=1)
     # largest gap of a token, nats; null: none
     bound: float | None = number(5.0, above=0)
     # weight of a token by its teacher's entropy: equal, confident, or package.module:function

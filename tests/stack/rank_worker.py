@@ -1,5 +1,6 @@
 """One data-parallel rank of the real update: DeepSpeed engine, OpenRLHF's strategy, R³'s actor trainer. No Ray."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 from r3_openrlhf.machine.cpu import cpu_platform  # noqa: E402
@@ -19,6 +20,7 @@ from r3_openrlhf.config import R3Config  # noqa: E402
 from r3_openrlhf.config.loading import load_config  # noqa: E402
 from r3_openrlhf.method.core.losses import LOSSES, LossSettings, TokenLoss  # noqa: E402
 from r3_openrlhf.method.errors import TrainingStopped  # noqa: E402
+from r3_openrlhf.method.settings import DistillSettings  # noqa: E402
 from r3_openrlhf.method.types import Verdict  # noqa: E402
 from r3_openrlhf.stack import chunked_actor, lora, warm_start  # noqa: E402
 from r3_openrlhf.stack.batching import num_fillers, num_windows  # noqa: E402
@@ -27,11 +29,19 @@ from r3_openrlhf.stack.convert import filler_experience  # noqa: E402
 from r3_openrlhf.stack.critic_actor import R3CriticTrainer, critic_model  # noqa: E402
 from r3_openrlhf.stack.experience_maker import R3ExperienceMaker  # noqa: E402
 from r3_openrlhf.stack.finite_advice import check_loaded  # noqa: E402
+from r3_openrlhf.stack.kept_tokens import KeptTokens  # noqa: E402
 from r3_openrlhf.stack.policy_actor import R3PolicyActor, logprobs_and_entropy  # noqa: E402
 from r3_openrlhf.stack.policy_update import R3ActorTrainer  # noqa: E402
+from r3_openrlhf.stack.taught_actor import TaughtActor  # noqa: E402
+from r3_openrlhf.stack.taught_update import NO_TARGET, TARGET  # noqa: E402
 from r3_openrlhf.stack.upstream_parser import check_arguments  # noqa: E402
 from tests.method.history.samples import make_rollout  # noqa: E402
-from tests.stack.mixed_rows import experience_of, log_ratios, mixed_rows  # noqa: E402
+from tests.stack.mixed_rows import (  # noqa: E402
+    experience_of,
+    log_ratios,
+    mixed_rows,
+    target_of,
+)
 
 NAN = float("nan")
 
@@ -97,7 +107,8 @@ def trainer_of(case: dict, strategy) -> ActorPPOTrainer:
     if case["chunk_tokens"]:
         config = load_config("cpu_smoke", [f"train.logits_chunk_tokens={case['chunk_tokens']}"])
         chunked_actor.config_from_environment = lambda: config
-    actor = (ChunkedActor if case["chunk_tokens"] else Actor)(
+    actor_class = TaughtActor if case["taught"] else Actor
+    actor = (ChunkedActor if case["chunk_tokens"] else actor_class)(
         case["model"],
         attn_implementation="sdpa",
         ds_config=strategy.get_ds_train_config(),
@@ -122,6 +133,8 @@ def trainer_of(case: dict, strategy) -> ActorPPOTrainer:
     if not case["stock"]:
         trainer.use_loss(OF_USERS.get(case["loss"]) or LOSSES[case["loss"]], LossSettings())
         trainer.skips_idle = case["skips_idle"]
+        if case["taught"]:
+            trainer.use_teacher(DistillSettings(**case["distill"]))
     return trainer
 
 
@@ -202,10 +215,40 @@ def train(case: dict, rank: int, trainer: ActorPPOTrainer) -> list[dict]:
             for row in drawn
         ]
         maker._set_advantages(experiences, rows)
+        if case["taught"]:
+            teach(case, drawn, experiences, trainer)
         for name in case["spoiled"]:
             spoil(getattr(experiences[-1], name), experiences[-1].action_mask)
         statuses.append(updated(case, rank, trainer, experiences, 0.0))
     return statuses
+
+
+def teach(case: dict, drawn: list[dict], experiences: list, trainer) -> None:
+    """Give the taught rows made-up targets, or with coef 0 the policy's own distribution."""
+    coef = case["distill"]["coef"]
+    for experience in experiences:
+        targets = []
+        for position, index in enumerate(experience.index):
+            if index not in case["taught"] or index >= len(drawn):
+                targets.append(NO_TARGET)
+                continue
+            target = target_of(drawn[index], coef=coef)
+            if case["agrees"]:
+                kept = KeptTokens([target.ids])
+                alone = (
+                    experience.sequences[position][None],
+                    experience.action_mask[position][None],
+                )
+                with torch.no_grad():
+                    logprobs_and_entropy(
+                        trainer.actor,
+                        *alone,
+                        experience.attention_mask[position][None],
+                        kept=kept,
+                    )
+                target = replace(target, logprobs=kept[0][1])
+            targets.append(target)
+        experience.info[TARGET] = targets
 
 
 def spoil(tensor: torch.Tensor, mask: torch.Tensor) -> None:

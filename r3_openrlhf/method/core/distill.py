@@ -9,7 +9,14 @@ shows a right response s of the same problem:
 
 with the group's advantage A, or 0 in its place (distill.group_advantage). To first order this is the
 gradient of the reverse KL from the policy to its teacher on the sampled tokens (SDPO, arXiv 2601.20802;
-OPSD, arXiv 2601.18734). Losses on the k likeliest tokens of the teacher are entries of DISTILL_LOSSES.
+OPSD, arXiv 2601.18734).
+
+A loss on logits, another entry of DISTILL_LOSSES, compares the two distributions instead of the sampled token:
+
+    l_t = coef w_t D(p_S, p_T)                                     joins the policy loss of token t
+
+p_S and p_T are the probabilities of K tokens and of all others together, so both sum to 1. The K tokens are
+the likeliest of the teacher, or of the policy before the update (Support). Only p_S has a gradient.
 
 B rows, A action positions, T tokens of a response, K kept tokens of a position."""
 
@@ -57,6 +64,13 @@ class Shown(Word):
     ERROR = "error"
 
 
+class Support(Word):
+    """The model whose likeliest tokens a loss on logits compares (K of them, and the rest as one class)."""
+
+    TEACHER = "teacher"
+    STUDENT = "student"  # the policy before the update (SDPO)
+
+
 class LessonFate(Word):
     """Tell whether a fresh row has a teacher in this step, and if not, why."""
 
@@ -94,6 +108,20 @@ class TeacherScores:
     teacher: np.ndarray
     student: np.ndarray
     entropies: np.ndarray | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Target:
+    """The teacher's log-probs of K tokens at each place of a response, for a loss of DISTILL_LOSSES.
+
+    Attributes:
+        ids: integer [T, K].
+        logprobs: of the teacher, float32 [T, K].
+        weights: of the loss at each place, float32 [T]; 0 where a token was given."""
+
+    ids: np.ndarray
+    logprobs: np.ndarray
+    weights: np.ndarray
 
 
 # ── the success that is shown ──
@@ -215,7 +243,7 @@ def token_terms(
     return terms
 
 
-# ── losses on the likeliest tokens of the teacher ──
+# ── losses on the likeliest tokens ──
 
 
 def with_rest(logprobs: Tensor) -> Tensor:
@@ -227,19 +255,36 @@ def with_rest(logprobs: Tensor) -> Tensor:
 
 
 def reverse_kl(student: Tensor, teacher: Tensor) -> Tensor:
-    """Compute sum_k p_S (log p_S - log p_T)                      [.., K] -> [..]"""
+    """Compute sum_k p_S (log p_S - log p_T): [.., K] -> [..]   OPSD, arXiv 2601.18734; TRL's alpha 1"""
     return (student.exp() * (student - teacher)).sum(-1)
 
 
 def forward_kl(student: Tensor, teacher: Tensor) -> Tensor:
-    """Compute sum_k p_T (log p_T - log p_S)                      [.., K] -> [..]"""
+    """Compute sum_k p_T (log p_T - log p_S): [.., K] -> [..]   Hinton et al., arXiv 1503.02531; TRL's alpha 0"""
     return (teacher.exp() * (teacher - student)).sum(-1)
 
 
 def jensen_shannon(student: Tensor, teacher: Tensor) -> Tensor:
-    """Compute (KL(p_S | m) + KL(p_T | m)) / 2, m = (p_S + p_T) / 2   SDPO's default on logits"""
+    """Compute (KL(p_S | m) + KL(p_T | m)) / 2, m = (p_S + p_T) / 2: [.., K] -> [..]   SDPO; TRL's alpha .5"""
     mixture = student.logaddexp(teacher) - math.log(2)
     return (reverse_kl(student, mixture) + reverse_kl(teacher, mixture)) / 2
+
+
+def loss_weights(
+    entropies: np.ndarray | None, sampled: np.ndarray, *, coef: float, weight: TokenWeight
+) -> np.ndarray:
+    """Return coef w_t, the weight of a loss on logits at each token, float32 [T]; 0 where a token was given.
+
+    entropies: of the teacher, nats [T]; None: `weight` reads none. ValueError: a weight is not finite."""
+    weights = np.zeros(len(sampled), np.float32)
+    if not sampled.any():
+        return weights
+    if entropies is None:
+        entropies = np.zeros(len(sampled), np.float32)
+    weights[sampled] = coef * weight.function(entropies[sampled])
+    if not np.isfinite(weights).all():
+        raise ValueError("distill.weight returned a number that is not finite")
+    return weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +296,13 @@ class DistillLoss:
             the term joins the advantages, and the run's own loss does the rest."""
 
     function: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    def divergence(self, student: Tensor, teacher: Tensor) -> Tensor:
+        """Compute D(p_S, p_T) at each place from log-probs of K tokens: [.., K], [.., K] -> [..]
+
+        The rest of the vocabulary is one more class, so that both are distributions."""
+        assert self.function is not None
+        return self.function(with_rest(student), with_rest(teacher))
 
 
 def _loss_of_user(path: str, function: Any) -> DistillLoss:
