@@ -28,6 +28,7 @@ def check_distill(c: R3Config) -> None:
         )
     _check_loss(c)
     _check_logits(c)
+    _check_average(c)
     _check_group_advantage(c)
     _check_successes(c)
     _check_prompts(c)
@@ -67,6 +68,24 @@ def _check_logits(c: R3Config) -> None:
             f"openrlhf.ds.use_liger_kernel is true, but distill.loss={c.distill.loss} reads logits, which is not "
             "tried with these kernels; use ds.use_liger_kernel=false, or distill.loss=policy_gradient"
         )
+
+
+def _check_average(c: R3Config) -> None:
+    """ConfigError: the average is asked for where a rank's weights are no plain part of the model's."""
+    if not c.distill.averages:
+        return
+    for name, neutral in (
+        ("ds.ring_attn_size", 1),
+        ("ds.tensor_parallel_size", 1),
+        ("ds.zpg", 1),
+        ("train.enable_ema", False),
+    ):
+        value = c.flag(name)
+        if value not in (None, neutral):
+            raise ConfigError(
+                f"openrlhf.{name} is {value} with distill.teacher=average, whose weights are read and written as "
+                f"plain parts of the policy's; use {name}={str(neutral).lower()}, or distill.teacher=policy"
+            )
 
 
 def _check_group_advantage(c: R3Config) -> None:

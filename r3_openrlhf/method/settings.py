@@ -16,6 +16,7 @@ from r3_openrlhf.method.core.distill import (
     Shown,
     Support,
     TaughtRows,
+    Teacher,
 )
 from r3_openrlhf.method.core.estimators import ESTIMATORS, GroupEstimator
 from r3_openrlhf.method.core.losses import IMPORTED_WEIGHTS
@@ -182,6 +183,10 @@ class DistillSettings(Section, prefix="distill."):
 
     # factor on the teacher's part of the loss; 0: off
     coef: float = number(0.0, min=0)
+    # weights that score: today's policy, or average, a moving average of its weights (SDPO)
+    teacher: str = word("policy", Teacher)
+    # share of the policy in that average after each optimizer step (SDPO: .05); 0: the first policy stays
+    update_rate: float = number(0.05, min=0, max=1)
     # fresh rows that are taught: failed (SRPO), or all (SDPO)
     rows: str = word("failed", TaughtRows)
     # rows that keep their group's advantage: all, untaught (SRPO), or none (SDPO)
@@ -220,6 +225,11 @@ class DistillSettings(Section, prefix="distill."):
     def enabled(self) -> bool:
         """True if rows are taught."""
         return self.coef > 0
+
+    @property
+    def averages(self) -> bool:
+        """True if rows are taught by a moving average."""
+        return self.enabled and self.teacher == Teacher.AVERAGE
 
     @property
     def needs_entropy(self) -> bool:

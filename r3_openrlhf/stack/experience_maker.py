@@ -9,7 +9,8 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import ray
@@ -535,7 +536,8 @@ class R3ExperienceMaker(StockExperienceMaker):
             if distill.support == Support.STUDENT:
                 wanted = {i: supports[place_of[lessons[i].row]][0] for i in places}
             self._announce_tokens(passes, wanted)
-        self._score(passes)
+        with self._teacher_in_place():
+            self._score(passes)
         kept = self._kept_tokens(passes) if distill.compares_logits else {}
         entropies = self._exact_entropy(passes)[0] if needs_entropy else {}
         teacher = response_logprobs(
@@ -549,6 +551,17 @@ class R3ExperienceMaker(StockExperienceMaker):
         if not distill.compares_logits:
             return scores, {}
         return scores, targets_of(lessons, batch, kept, scores, distill)
+
+    @contextmanager
+    def _teacher_in_place(self) -> Iterator[None]:
+        """Let the actors have the teacher's weights in the block, where they are not the policy's."""
+        if not self.config.distill.averages:
+            yield
+            return
+        group = self.actor_model_group
+        ray.get(group.async_run_method("put_teacher"))
+        yield
+        ray.get(group.async_run_method("put_policy"))
 
     def _announce_tokens(
         self, samples_list: list[Experience], wanted: Mapping[int, TokensWanted]

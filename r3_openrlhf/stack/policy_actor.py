@@ -8,6 +8,8 @@ import math
 import socket
 import time
 from collections import deque
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -24,6 +26,7 @@ from r3_openrlhf.machine.gpus import expandable_segments
 from r3_openrlhf.method.core.entropy import entropy_statistics, token_logprobs_and_entropy
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.stack import lora, safe_pickles
+from r3_openrlhf.stack.average_teacher import AverageTeacher, forget_superseded
 from r3_openrlhf.stack.blocked_signals import keep_blocked
 from r3_openrlhf.stack.chunked_actor import ChunkedActor
 from r3_openrlhf.stack.environment import config_from_environment, on_cpu, use_share_of_cores
@@ -91,10 +94,39 @@ class R3PolicyActor(UpstreamPolicyActor):
             self.trainer.use_teacher(distill)
         self.trainer.replay_buffer.rows_per_update = config.train.rows_per_update
         self.trainer.skips_idle = why_all_rows_stay(config) is None
+        self._teacher_in_place = ExitStack()
+        if distill.averages:
+            self._start_average(distill.update_rate)
         self._adapted = self.strategy._unwrap_model(self.actor)
         self._merge_loss = lora.MergeLoss()  # before the first sync the adapter changes nothing
         if isinstance(self._adapted, PeftModel):
             lora.prepare(self.strategy, self._adapted)
+
+    def _start_average(self, rate: float) -> None:
+        """Begin the teacher's average at the policy, or where the checkpoint left it."""
+        average = AverageTeacher(self.actor.model, rate=rate)
+        checkpoints = Path(self.strategy.args.ckpt.path)
+        latest = checkpoints / "_actor" / "latest"  # what upstream loads (ppo_actor.py:562)
+        if self.strategy.args.ckpt.load_enable and latest.is_file():
+            average.load(checkpoints, latest.read_text(encoding="utf-8").strip())
+        self.trainer.average = average
+
+    def put_teacher(self) -> None:
+        """Give the model the teacher's weights, until `put_policy`."""
+        self._teacher_in_place.enter_context(self.trainer.average.in_place())
+
+    def put_policy(self) -> None:
+        """Give the model its own weights again."""
+        self._teacher_in_place.close()
+
+    def save_checkpoint(self, tag, client_states=None, metric_value=None, metric_key=None):
+        """Save as upstream does (ppo_actor.py:656), after the teacher's average."""
+        average, checkpoints = self.trainer.average, Path(self.strategy.args.ckpt.path)
+        if average is not None:
+            average.save(checkpoints, tag)
+        super().save_checkpoint(tag, client_states, metric_value, metric_key)
+        if average is not None and self.strategy.is_rank_0():
+            forget_superseded(checkpoints)
 
     def fit(self, kl_ctl: float = 0):
         """Upstream's (ppo_actor.py:598). On a sleeping engine's GPU, its status has memory that is
@@ -119,7 +151,10 @@ class R3PolicyActor(UpstreamPolicyActor):
             patch.multiple(buffer, windows=windows),
             scaled_rate(trainer.actor_optim, trainer.actor_scheduler, scale),
         ):
-            return super().fit()
+            status = super().fit()
+        if trainer.average is not None:  # of the policy that samples first
+            trainer.average.begin_again()
+        return status
 
     def forget_rows(self) -> None:
         """For steps of the critic alone. Upstream clears the buffer in `fit` (ppo_actor.py:603),

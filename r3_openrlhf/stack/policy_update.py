@@ -22,6 +22,7 @@ from r3_openrlhf.method.core.correction import Correction
 from r3_openrlhf.method.core.distill import Target
 from r3_openrlhf.method.core.losses import LOSSES, LossSettings, TokenLoss
 from r3_openrlhf.method.settings import DistillSettings
+from r3_openrlhf.stack.average_teacher import AverageTeacher
 from r3_openrlhf.stack.batching import (
     effective_ranks,
     even_slices,
@@ -417,6 +418,7 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
 
     skips_idle: bool = False
     taught_loss: TaughtLoss | None = None
+    average: AverageTeacher | None = None
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -529,6 +531,8 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
             LOSS: metrics["policy_loss"],
         }
         self._watch.look(tensors, experience.action_mask)
+        if last and self.average is not None:
+            self.average.update()
         if last:
             metrics["actor_grad_norm"] = self._watch.look_at_step(metrics["actor_grad_norm"])
         self._losses.append(metrics["policy_loss"].item())

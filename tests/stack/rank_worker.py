@@ -1,6 +1,7 @@
 """One data-parallel rank of the real update: DeepSpeed engine, OpenRLHF's strategy, R³'s actor trainer. No Ray."""
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 from r3_openrlhf.machine.cpu import cpu_platform  # noqa: E402
@@ -23,6 +24,7 @@ from r3_openrlhf.method.errors import TrainingStopped  # noqa: E402
 from r3_openrlhf.method.settings import DistillSettings  # noqa: E402
 from r3_openrlhf.method.types import Verdict  # noqa: E402
 from r3_openrlhf.stack import chunked_actor, lora, warm_start  # noqa: E402
+from r3_openrlhf.stack.average_teacher import AverageTeacher  # noqa: E402
 from r3_openrlhf.stack.batching import num_fillers, num_windows  # noqa: E402
 from r3_openrlhf.stack.chunked_actor import ChunkedActor  # noqa: E402
 from r3_openrlhf.stack.convert import filler_experience  # noqa: E402
@@ -311,6 +313,82 @@ def adapted(case: dict, rank: int) -> None:
             case["output"],
         )
     torch.distributed.barrier()
+
+
+def averaged(case: dict, rank: int) -> None:
+    """Train with a teacher's average; write every policy, the average, and the model that is in place inside and after. Then
+    go on from a checkpoint, and beside it without one."""
+    strategy = get_strategy(check_arguments(case["arguments"]))
+    strategy.setup_distributed()
+    trainer, checkpoints = trainer_of(case, strategy), Path(case["checkpoints"])
+    model = trainer.actor.model.module
+    average = trainer.average = AverageTeacher(trainer.actor.model, rate=case["rate"])
+    policies, update = [whole(model)], average.update
+
+    def watched():
+        update()
+        policies.append(whole(model))
+
+    average.update = watched
+    train(case, rank, trainer)
+    before = whole(model)
+    with average.in_place():
+        inside = whole(model)
+        scored = scored_by(case, rank, trainer)
+    after = whole(model)
+    average.save(checkpoints, "step")
+    strategy.save_ckpt(trainer.actor.model, f"{checkpoints}/_actor", "step")
+    another = trainer_of(case, strategy)
+    strategy.load_ckpt(another.actor.model, f"{checkpoints}/_actor")
+    another.average = AverageTeacher(another.actor.model, rate=case["rate"])
+    another.average.load(checkpoints, "step")
+    gone_on = []
+    for one in (trainer, another):
+        train(case, rank, one)
+        with one.average.in_place():
+            gone_on.append(whole(one.actor.model.module))
+    said = refusals(checkpoints, another.average)
+    if rank == 0:
+        parts = {"inside": inside, "before": before, "after": after, "gone_on": gone_on}
+        torch.save(
+            parts | {"policies": policies, "scored": scored, "said": said}, case["output"]
+        )
+    torch.distributed.barrier()
+
+
+def scored_by(case: dict, rank: int, trainer) -> list[torch.Tensor]:
+    """Log-probs of drawn rows under the model that is in place, row by row."""
+    _, experiences, _ = laid_out(case, maker_of(trainer.args), 7)
+    with torch.no_grad():
+        of_batches = gathered(
+            case,
+            rank,
+            experiences,
+            lambda e: trainer.actor(e.sequences, e.action_mask, e.attention_mask),
+        )
+    found = {}
+    for experience, logprobs in zip(experiences, of_batches, strict=True):
+        for position, index in enumerate(experience.index):
+            found[index] = logprobs[position][experience.action_mask[position].bool()]
+    return [found[index] for index in range(7)]
+
+
+def refusals(checkpoints: Path, average: AverageTeacher) -> list[str]:
+    """What is said of an average that is missing, cut short, and of other ranks; every rank has a file of its own."""
+    file, said = checkpoints / "_average" / "step" / f"rank{average.rank}.pt", []
+    content = file.read_bytes()
+    whole_one = torch.load(file, weights_only=True)
+    for write in (
+        file.unlink,
+        lambda: file.write_bytes(content[:100]),
+        lambda: torch.save(whole_one | {"ranks": 3}, file),
+    ):
+        write()
+        try:
+            average.load(checkpoints, "step")
+        except TrainingStopped as stopped:
+            said.append(str(stopped))
+    return said
 
 
 def ruined(case: dict, rank: int) -> None:

@@ -87,6 +87,7 @@ def run_ranks(
     taught=(),
     distill=None,
     agrees=False,
+    rate=None,
     **settings,
 ):
     ranks = settings["ranks"]
@@ -108,6 +109,7 @@ def run_ranks(
         "taught": taught,
         "distill": distill,
         "agrees": agrees,
+        "rate": rate,
         "output": str(tmp_path / "result.pt"),
         "saved": str(tmp_path / "saved"),
         "checkpoints": str(tmp_path / "checkpoints"),

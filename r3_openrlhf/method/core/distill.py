@@ -64,6 +64,13 @@ class Shown(Word):
     ERROR = "error"
 
 
+class Teacher(Word):
+    """The weights that score behind a teacher's prompt: the policy's, or a moving average of them (SDPO)."""
+
+    POLICY = "policy"
+    AVERAGE = "average"
+
+
 class Support(Word):
     """The model whose likeliest tokens a loss on logits compares (K of them, and the rest as one class)."""
 
