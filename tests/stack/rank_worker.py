@@ -331,7 +331,7 @@ def averaged(case: dict, rank: int) -> None:
 
     average.update = watched
     train(case, rank, trainer)
-    before = whole(model)
+    seen, before = list(policies), whole(model)
     with average.in_place():
         inside = whole(model)
         scored = scored_by(case, rank, trainer)
@@ -350,9 +350,7 @@ def averaged(case: dict, rank: int) -> None:
     said = refusals(checkpoints, another.average)
     if rank == 0:
         parts = {"inside": inside, "before": before, "after": after, "gone_on": gone_on}
-        torch.save(
-            parts | {"policies": policies, "scored": scored, "said": said}, case["output"]
-        )
+        torch.save(parts | {"policies": seen, "scored": scored, "said": said}, case["output"])
     torch.distributed.barrier()
 
 

@@ -92,6 +92,10 @@ def ids_of(stored, row, tokenizer):
 
 
 def test_the_metrics_are_those_of_the_files(run_dir):
+    assert_metrics_are_those_of_the_files(run_dir)
+
+
+def assert_metrics_are_those_of_the_files(run_dir):
     for step, line in enumerate(lines(run_dir / "metrics.jsonl"), start=1):
         file = file_of(run_dir / "rollouts", step)
         rows = list(zip(read_step(file), read_tokens(file), strict=True))
