@@ -532,10 +532,11 @@ def check(config: R3Config) -> None:
         raise ConfigError(
             "the lab's loop does one update a pass over the step's rollouts, without KL; use r3 train for other settings"
         )
-    if config.distill.support != Support.TEACHER or config.distill.max_ratio is not None:
+    distill = config.distill
+    if distill.support != Support.TEACHER or distill.max_ratio is not None or distill.averages:
         raise ConfigError(
-            "the lab's teacher compares its own likeliest tokens, without a ratio; use r3 train for "
-            "distill.support=student or distill.max_ratio"
+            "the lab's teacher is today's policy and compares its own likeliest tokens, without a ratio; use r3 "
+            "train for distill.support=student, distill.max_ratio or distill.teacher=average"
         )
     flags = {"actor": {"dual_clip": config.dual_clip}}
     if config.openrlhf not in ({}, flags) or set(algorithm.flags) - {"actor.policy_loss_type"}:

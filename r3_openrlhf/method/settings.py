@@ -185,7 +185,7 @@ class DistillSettings(Section, prefix="distill."):
     coef: float = number(0.0, min=0)
     # weights that score: today's policy, or average, a moving average of its weights (SDPO)
     teacher: str = word("policy", Teacher)
-    # share of the policy in that average after each optimizer step (SDPO: .05); 0: the first policy stays
+    # share of the policy that joins this average after each step (SDPO: .05); 0: the first policy stays
     update_rate: float = number(0.05, min=0, max=1)
     # fresh rows that are taught: failed (SRPO), or all (SDPO)
     rows: str = word("failed", TaughtRows)

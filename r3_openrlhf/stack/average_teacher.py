@@ -1,6 +1,6 @@
 """A moving average of the policy's weights, behind which a teacher's prompts are scored (distill.teacher=average).
 
-    e <- e + rate (theta - e)          after each optimizer step; e begins as theta
+    e <- e + rate (theta - e)          after each step's update, as SDPO's code; e begins as theta
 
 Not upstream's train.enable_ema (ppo_actor.py:367, deepspeed.py:503): its average is in bfloat16, where a small
 step rounds to none; it counts micro-batches, whose number differs from step to step here; no checkpoint keeps

@@ -463,6 +463,8 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
         self.lay_out(self.actor.model)
         with in_order(ppo_actor):
             status = super().ppo_train(kl_ctl)
+        if self.average is not None:
+            self.average.update()
         if self.skips_idle:
             status = self._of_all_rows(status)
         if buffer.rows_per_update is not None:
@@ -531,8 +533,6 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
             LOSS: metrics["policy_loss"],
         }
         self._watch.look(tensors, experience.action_mask)
-        if last and self.average is not None:
-            self.average.update()
         if last:
             metrics["actor_grad_norm"] = self._watch.look_at_step(metrics["actor_grad_norm"])
         self._losses.append(metrics["policy_loss"].item())

@@ -446,16 +446,14 @@ class _Run:
     def average_s(self, rates: f.Rates) -> float:
         """Estimate the seconds in which a teacher's average follows, comes into the model and leaves it.
 
-        Of each rank's part: down after each update, and before the pass; up for it, and after it. Without
-        ZeRO 3 two broadcasts of all weights."""
+        Of each rank's part: the policy down after the step and before the pass; the float32 average up for it,
+        and the policy after it. Without ZeRO 3 two broadcasts of all weights."""
         if not self.config.distill.averages:
             return 0.0
-        train = self.config.train
-        updates = train.inner_epochs * self.config.updates_of(math.ceil(self.trained))
         part = f.BF16 * self.trained_params / self.ranks
-        whole = 0 if train.zero_stage == 3 else 2 * f.BF16 * self.trained_params
-        moved = (updates + 1) * part + (2 + 1) * part  # the average is float32
-        return moved / rates.host_link + self.collective_s(whole, rates)
+        is_sharded = self.config.train.zero_stage == 3
+        whole = 0 if is_sharded else 2 * f.BF16 * self.trained_params
+        return 5 * part / rates.host_link + self.collective_s(whole, rates)
 
     def passes(self, section: str) -> int:
         """Count the micro-batches of one rank in a step, of log-probs ("rollout") or the update."""

@@ -108,7 +108,7 @@ def test_a_loss_on_logits_and_an_average_by_hand():
     assert "teacher's average" not in plain.host_bytes
     disk = average.disk["checkpoints"] - plain.disk["checkpoints"]
     assert disk % (4 * params) == 0 and disk > 0
-    # an average that follows one update a step: 5 times 2 bytes of an eighth, and two broadcasts
+    # 5 times 2 bytes of an eighth, and two broadcasts
     seconds = phase(average, "log-probs").seconds - phase(plain, "log-probs").seconds
     assert seconds > 5 * 2 * params / 8 / RATES.host_link
 
