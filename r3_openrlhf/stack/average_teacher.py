@@ -4,7 +4,7 @@
 
 Not upstream's train.enable_ema (ppo_actor.py:367, deepspeed.py:503): its average is in bfloat16, where a small
 step rounds to none; it counts micro-batches, whose number differs from step to step here; no checkpoint keeps
-it; and save_model (ppo_actor.py:610) would save it in place of the policy.
+it; and save_model (ppo_actor.py:608) would save it in place of the policy.
 
 e is in float32 in host memory. Under ZeRO 3 each rank keeps that of its own shard, else whole parameters in
 turn, so that all ranks together keep it once: 4 bytes a trained parameter."""
@@ -16,10 +16,10 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
+from deepspeed import DeepSpeedEngine
 
 from r3_openrlhf.method.errors import TrainingStopped
 
@@ -29,7 +29,7 @@ FOLDER = "_average"  # next to _actor: OpenRLHF counts every folder in there as 
 class AverageTeacher:
     """The average of a DeepSpeed engine's trained parameters. Every rank calls each method."""
 
-    def __init__(self, engine: Any, *, rate: float) -> None:
+    def __init__(self, engine: DeepSpeedEngine, *, rate: float) -> None:
         self.engine, self.rate = engine, rate
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.is_sharded = engine.zero_optimization_stage() == 3

@@ -581,7 +581,7 @@ class R3ExperienceMaker(StockExperienceMaker):
         duplicates = self.args.ds.ring_attn_size * self.args.ds.tensor_parallel_size
         ranks = ray.get(self.actor_model_group.async_run_method("pop_tokens"))[::duplicates]
         passes = itertools.chain.from_iterable(ranks)
-        found = {}
+        found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         for samples, kept in zip(samples_list, passes, strict=True):
             found |= {samples.index[row]: tokens for row, tokens in kept.items()}
         return found

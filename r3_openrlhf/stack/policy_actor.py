@@ -106,7 +106,7 @@ class R3PolicyActor(UpstreamPolicyActor):
         """Begin the teacher's average at the policy, or where the checkpoint left it."""
         average = AverageTeacher(self.actor.model, rate=rate)
         checkpoints = Path(self.strategy.args.ckpt.path)
-        latest = checkpoints / "_actor" / "latest"  # what upstream loads (ppo_actor.py:562)
+        latest = checkpoints / "_actor" / "latest"  # what upstream loads (ppo_actor.py:574)
         if self.strategy.args.ckpt.load_enable and latest.is_file():
             average.load(checkpoints, latest.read_text(encoding="utf-8").strip())
         self.trainer.average = average
@@ -120,7 +120,7 @@ class R3PolicyActor(UpstreamPolicyActor):
         self._teacher_in_place.close()
 
     def save_checkpoint(self, tag, client_states=None, metric_value=None, metric_key=None):
-        """Save as upstream does (ppo_actor.py:656), after the teacher's average."""
+        """Save as upstream does (ppo_actor.py:661), after the teacher's average."""
         average, checkpoints = self.trainer.average, Path(self.strategy.args.ckpt.path)
         if average is not None:
             average.save(checkpoints, tag)

@@ -417,6 +417,7 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
     """
 
     skips_idle: bool = False
+    actor_loss_fn: Any  # PolicyLoss, OwnLoss or TaughtLoss
     taught_loss: TaughtLoss | None = None
     average: AverageTeacher | None = None
 

@@ -2,7 +2,7 @@
 
 A loss on logits (method/core/distill.py) reads them. Of the pass autograd keeps the model's own logits alone,
 and their gradient is made once, in their type: 4 bytes a token and word in bfloat16. Upstream's pass takes 10
-(models/actor.py:250: a float32 copy, its gradient). With entropy, or of a model for images, it stays upstream's.
+(models/actor.py:267: a float32 copy, its gradient). With entropy, or of a model for images, it stays upstream's.
 
 B rows, T tokens, A = T - 1 action positions, K labels of a token, N tokens of a pass."""
 
@@ -44,7 +44,7 @@ class TaughtActor(Actor):
         ring_attn_group=None,
         **kwargs,
     ):
-        """Upstream's pass (models/actor.py:202); sets `more_logprobs` where more_labels are set."""
+        """Upstream's pass (models/actor.py:221); sets `more_logprobs` where more_labels are set."""
         if self.more_labels is None or action_mask is None:
             return super().forward(
                 sequences,
@@ -81,6 +81,7 @@ class TaughtActor(Actor):
         """Read the log-probs of the next token and of more_labels off logits [1 or B, N or T, V].
 
         Returns float32 [B, A, 1 + K]. temperature: of logits that are not scaled yet."""
+        assert self.more_labels is not None
         batch, seqlen = sequences_BT.size()
         _, labels, restored = model_inputs(self, sequences_BT, attention_mask_BT, None)
         places_BT = places_of(labels, restored, batch, seqlen)

@@ -5,7 +5,7 @@ B rows, A action positions, S sampled tokens of a row, M taught tokens of a micr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -90,12 +90,12 @@ class TaughtLoss:
         self.sums = [0.0, 0.0]  # of D over taught tokens, and their number, in this step
 
     @property
-    def recalled_B(self) -> Any:
+    def recalled_B(self) -> Sequence[float] | None:
         """The rows from the history of the micro-batch that comes next (policy_update.py, OwnLoss)."""
         return getattr(self.policy_loss, "recalled_B", None)
 
     @recalled_B.setter
-    def recalled_B(self, recalled_B: Any) -> None:
+    def recalled_B(self, recalled_B: Sequence[float] | None) -> None:
         self.policy_loss.recalled_B = recalled_B  # type: ignore[attr-defined]
 
     def __call__(self, log_probs, old_log_probs, advantages, action_mask, **denominators):
