@@ -12,7 +12,7 @@ from r3_openrlhf.method.core.distill import (
     Lesson,
     Target,
     TeacherScores,
-    loss_weights,
+    token_weights,
 )
 from r3_openrlhf.method.core.mixed_batch import MixedBatch
 from r3_openrlhf.method.r3 import R3
@@ -82,11 +82,9 @@ def _targets(
     settings = config.distill
     targets = {}
     for lesson, scores in zip(lessons, of_teacher, strict=True):
-        weights = loss_weights(
-            scores.entropies,
-            batch.rows[lesson.row].rollout.sampled,
-            coef=settings.coef,
-            weight=WEIGHTS[settings.weight],
+        sampled = batch.rows[lesson.row].rollout.sampled
+        weights = token_weights(scores.entropies, sampled, WEIGHTS[settings.weight])
+        targets[lesson.row] = Target(
+            scores.kept_ids, scores.kept_logprobs, settings.coef * weights
         )
-        targets[lesson.row] = Target(scores.kept_ids, scores.kept_logprobs, weights)
     return targets

@@ -17,7 +17,7 @@ from r3_openrlhf.method.core.distill import (
     Lesson,
     Target,
     TeacherScores,
-    loss_weights,
+    token_weights,
 )
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row
 from r3_openrlhf.method.errors import TrainingStopped
@@ -149,11 +149,8 @@ def targets_of(
         rollout = batch.rows[lesson.row].rollout
         ids, logprobs = kept[place]
         try:
-            weights = loss_weights(
-                scores[lesson.row].entropies,
-                rollout.sampled,
-                coef=settings.coef,
-                weight=WEIGHTS[settings.weight],
+            weights = token_weights(
+                scores[lesson.row].entropies, rollout.sampled, WEIGHTS[settings.weight]
             )
             if np.isnan(logprobs).any():
                 raise ValueError("a log-prob of the teacher is not a number")
@@ -161,7 +158,8 @@ def targets_of(
             raise TrainingStopped(
                 f"a response of problem {rollout.uid} cannot be taught: {error}"
             ) from error
-        targets[lesson.row] = Target(ids, logprobs, weights[rollout.sampled])
+        weights = settings.coef * weights[rollout.sampled]
+        targets[lesson.row] = Target(ids, logprobs, weights)
     return targets
 
 

@@ -233,21 +233,29 @@ def token_terms(
     same_length(
         teacher=list(scores.teacher), student=list(scores.student), sampled=list(sampled)
     )
-    gap = (scores.teacher - scores.student).astype(np.float32)
-    if not np.isfinite(gap[sampled]).all():
+    gap = np.where(sampled, scores.teacher - scores.student, 0.0).astype(np.float32)
+    if not np.isfinite(gap).all():
         raise ValueError("a log-prob of the teacher or of the policy is not finite")
     if bound is not None:
         gap = gap.clip(-bound, bound)
-    terms = np.zeros(len(gap), np.float32)
+    return token_weights(scores.entropies, sampled, weight) * gap
+
+
+def token_weights(
+    entropies: np.ndarray | None, sampled: np.ndarray, weight: TokenWeight
+) -> np.ndarray:
+    """Return w_t of each token, float32 [T]; 0 where a token was given.
+
+    entropies: of the teacher, nats [T]; None: `weight` reads none. ValueError: a weight is not finite."""
+    weights = np.zeros(len(sampled), np.float32)
     if not sampled.any():
-        return terms
-    entropies = np.zeros(len(gap), np.float32)
-    if scores.entropies is not None:
-        entropies = scores.entropies
-    terms[sampled] = weight.function(entropies[sampled]) * gap[sampled]
-    if not np.isfinite(terms).all():
+        return weights
+    if entropies is None:
+        entropies = weights
+    weights[sampled] = weight.function(entropies[sampled])
+    if not np.isfinite(weights).all():
         raise ValueError("distill.weight returned a number that is not finite")
-    return terms
+    return weights
 
 
 # ── losses on the likeliest tokens ──
@@ -275,23 +283,6 @@ def jensen_shannon(student: Tensor, teacher: Tensor) -> Tensor:
     """Compute (KL(p_S | m) + KL(p_T | m)) / 2, m = (p_S + p_T) / 2: [.., K] -> [..]   SDPO; TRL's alpha .5"""
     mixture = student.logaddexp(teacher) - math.log(2)
     return (reverse_kl(student, mixture) + reverse_kl(teacher, mixture)) / 2
-
-
-def loss_weights(
-    entropies: np.ndarray | None, sampled: np.ndarray, *, coef: float, weight: TokenWeight
-) -> np.ndarray:
-    """Return coef w_t, the weight of a loss on logits at each token, float32 [T]; 0 where a token was given.
-
-    entropies: of the teacher, nats [T]; None: `weight` reads none. ValueError: a weight is not finite."""
-    weights = np.zeros(len(sampled), np.float32)
-    if not sampled.any():
-        return weights
-    if entropies is None:
-        entropies = np.zeros(len(sampled), np.float32)
-    weights[sampled] = coef * weight.function(entropies[sampled])
-    if not np.isfinite(weights).all():
-        raise ValueError("distill.weight returned a number that is not finite")
-    return weights
 
 
 @dataclass(frozen=True, slots=True)
