@@ -259,7 +259,7 @@ def test_loss_and_gradient_are_those_of_trl(model, rows, actor, name, alpha):
 
 
 def test_less_is_kept_of_a_pass_than_upstream_keeps(model, rows):
-    """Bytes of the tensors of a vocabulary's size that autograd keeps: the bfloat16 logits, and not a float32 copy."""
+    """Bytes of the tensors as wide as the vocabulary that autograd keeps: of the logits no float32 copy."""
     made = TaughtActor(model, attn_implementation="sdpa", temperature=0.7)
     targets = [NO_TARGET, *(target_of(row, coef=1.0) for row in mixed_rows(5, seed=1)[1:])]
     ids_BAK = targets_of_batch(targets, rows.action_mask).ids_BAK
@@ -282,7 +282,8 @@ def test_less_is_kept_of_a_pass_than_upstream_keeps(model, rows):
 
     (ours, few), (theirs, many) = kept(ids_BAK), kept(None)
     torch.testing.assert_close(ours, theirs)
-    assert few == 2 * rows.sequences.numel() * VOCAB < many
+    # 4 bytes of float32 less 2; the layers' activations, some as wide, are alike
+    assert many - few >= 2 * rows.sequences.numel() * VOCAB
 
 
 def test_a_target_of_another_length_is_refused(rows):
