@@ -152,6 +152,7 @@ class R3Trainer(GRPOTrainer):
                 distill.enabled and distill.compares_logits,
                 f"distill.loss {distill.loss}; use policy_gradient",
             ),
+            (distill.averages, "distill.teacher average; use policy"),
             (
                 distill.enabled and of_response,
                 "distill beside importance_sampling_level other than token, loss_type vespo or "

@@ -23,7 +23,7 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.algorithms import MAKERS, overlong_penalty
 from r3_openrlhf.config.words import LossAggregation
 from r3_openrlhf.method.core.batch_metrics import trained_tokens
-from r3_openrlhf.method.core.distill import DISTILL_LOSSES
+from r3_openrlhf.method.core.distill import DISTILL_LOSSES, Support
 from r3_openrlhf.method.core.groups import GroupState, group_state
 from r3_openrlhf.method.core.mixed_batch import MixedBatch
 from r3_openrlhf.method.core.rewards import outcome_reward
@@ -536,6 +536,12 @@ def check(config: R3Config) -> None:
     if config.train.batch_size is not None or config.train.kl_coef > 0:
         raise ConfigError(
             "the lab's loop does one update a pass over the step's rollouts, without KL; use r3 train for other settings"
+        )
+    distill = config.distill
+    if distill.support != Support.TEACHER or distill.max_ratio is not None or distill.averages:
+        raise ConfigError(
+            "the lab's teacher is today's policy and compares its own likeliest tokens, without a ratio; use r3 "
+            "train for distill.support=student, distill.max_ratio or distill.teacher=average"
         )
     flags = {"actor": {"dual_clip": config.dual_clip}}
     if config.openrlhf not in ({}, flags) or set(algorithm.flags) - {"actor.policy_loss_type"}:

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.method.core.distill import DISTILL_LOSSES, WEIGHTS, Lesson, TeacherScores
+from r3_openrlhf.method.core.distill import (
+    DISTILL_LOSSES,
+    WEIGHTS,
+    Lesson,
+    Target,
+    TeacherScores,
+    token_weights,
+)
 from r3_openrlhf.method.core.mixed_batch import MixedBatch
 from r3_openrlhf.method.r3 import R3
-from research.update import RowScores, Target, TrainedRow, score
+from research.update import RowScores, TrainedRow, score
 
 if TYPE_CHECKING:
     from research.loop import Lab
@@ -74,12 +79,12 @@ def _targets(
     of_teacher: Sequence[RowScores],
 ) -> dict[int, Target]:
     """Return the target of each taught row; a place counts coef times its weight, a given token nothing."""
-    weight = WEIGHTS[config.distill.weight].function
+    settings = config.distill
     targets = {}
     for lesson, scores in zip(lessons, of_teacher, strict=True):
         sampled = batch.rows[lesson.row].rollout.sampled
-        weights = np.zeros(len(sampled), np.float32)
-        if sampled.any():
-            weights[sampled] = config.distill.coef * weight(scores.entropies[sampled])
-        targets[lesson.row] = Target(scores.kept_ids, scores.kept_logprobs, weights)
+        weights = token_weights(scores.entropies, sampled, WEIGHTS[settings.weight])
+        targets[lesson.row] = Target(
+            scores.kept_ids, scores.kept_logprobs, settings.coef * weights
+        )
     return targets

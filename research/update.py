@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from r3_openrlhf.method.core.distill import DistillLoss, with_rest
+from r3_openrlhf.method.core.distill import DistillLoss, Target
 from r3_openrlhf.method.core.losses import PPO, LossSettings, TokenLoss
 from research.predictions import Predictions
 
@@ -24,20 +24,6 @@ ADAM_BETAS, ADAM_EPS = (
     (0.9, 0.95),
     1e-8,
 )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Target:
-    """The teacher's likeliest tokens at each place of a response, for a loss of DISTILL_LOSSES.
-
-    Attributes:
-        ids: int64 [T, K].
-        logprobs: float32 [T, K].
-        weights: of the loss at each place, float32 [T]; 0 where a token was given."""
-
-    ids: np.ndarray
-    logprobs: np.ndarray
-    weights: np.ndarray
 
 
 @dataclass(slots=True, kw_only=True)
@@ -218,7 +204,6 @@ def _target_loss_N(
     predicted: Predictions, rows: Sequence[TrainedRow], distill_loss: DistillLoss
 ) -> Tensor:
     """Loss [N] against the teacher's likeliest tokens, times its weights; 0 of a row without a target."""
-    assert distill_loss.function is not None
     ends = np.cumsum([len(row.response_ids) for row in rows])
     places, taught = [], []
     for row, end in zip(rows, ends, strict=True):
@@ -234,7 +219,7 @@ def _target_loss_N(
         for name in ("ids", "logprobs", "weights")
     )
     student_MK = predicted.of_ids(ids_MK, places=place_M)
-    loss_M = distill_loss.function(with_rest(student_MK), with_rest(teacher_MK))
+    loss_M = distill_loss.divergence(student_MK, teacher_MK)
     return loss_N.index_put((place_M,), loss_M * weight_M)
 
 

@@ -27,19 +27,12 @@ def check_distill(c: R3Config) -> None:
             f"{_is_on(c)}, but algo is {c.algo}, whose advantages are OpenRLHF's own; use algo=r3, or distill.coef=0"
         )
     _check_loss(c)
+    _check_logits(c)
+    _check_average(c)
     _check_group_advantage(c)
     _check_successes(c)
     _check_prompts(c)
     _check_length(c)
-
-
-def check_one_logprob_a_token(c: R3Config) -> None:
-    """ConfigError: the teacher's loss compares logits, which OpenRLHF's update does not keep (the lab's does)."""
-    if c.distill.enabled and c.distill.compares_logits:
-        raise ConfigError(
-            f"distill.loss is {c.distill.loss}, which compares the logits of policy and teacher, but the update "
-            "of r3 train has one log-prob a token; use distill.loss=policy_gradient"
-        )
 
 
 def _is_on(c: R3Config) -> str:
@@ -52,6 +45,47 @@ def _check_loss(c: R3Config) -> None:
             f"{_is_on(c)}, which gives each token its own advantage, but the policy loss is {c.loss_name}, whose "
             "ratio is one of a whole response; use train.loss=ppo, or distill.coef=0"
         )
+
+
+def _check_logits(c: R3Config) -> None:
+    """ConfigError: the loss compares logits, where they are not read, or a key of such a loss has no effect."""
+    if not c.distill.compares_logits:
+        if c.distill.max_ratio is not None:
+            raise ConfigError(
+                f"distill.max_ratio is {c.distill.max_ratio}, but distill.loss is policy_gradient, whose ratio "
+                "train.loss bounds; use distill.max_ratio=null"
+            )
+        return
+    for name, neutral in (("ds.ring_attn_size", 1), ("ds.tensor_parallel_size", 1)):
+        value = c.flag(name)
+        if value not in (None, neutral):
+            raise ConfigError(
+                f"openrlhf.{name} is {value}, but distill.loss={c.distill.loss} reads a row's logits in one "
+                f"process; use {name}={neutral}, or distill.loss=policy_gradient"
+            )
+    if c.flag("ds.use_liger_kernel"):
+        raise ConfigError(
+            f"openrlhf.ds.use_liger_kernel is true, but distill.loss={c.distill.loss} reads logits, which is not "
+            "tried with these kernels; use ds.use_liger_kernel=false, or distill.loss=policy_gradient"
+        )
+
+
+def _check_average(c: R3Config) -> None:
+    """ConfigError: the average is asked for where a rank's weights are no plain part of the model's."""
+    if not c.distill.averages:
+        return
+    for name, neutral in (
+        ("ds.ring_attn_size", 1),
+        ("ds.tensor_parallel_size", 1),
+        ("ds.zpg", 1),
+        ("train.enable_ema", False),
+    ):
+        value = c.flag(name)
+        if value not in (None, neutral):
+            raise ConfigError(
+                f"openrlhf.{name} is {value} with distill.teacher=average, whose weights are read and written as "
+                f"plain parts of the policy's; use {name}={str(neutral).lower()}, or distill.teacher=policy"
+            )
 
 
 def _check_group_advantage(c: R3Config) -> None:

@@ -14,7 +14,9 @@ from r3_openrlhf.method.core.distill import (
     WEIGHTS,
     GroupAdvantage,
     Shown,
+    Support,
     TaughtRows,
+    Teacher,
 )
 from r3_openrlhf.method.core.estimators import ESTIMATORS, GroupEstimator
 from r3_openrlhf.method.core.losses import IMPORTED_WEIGHTS
@@ -181,6 +183,10 @@ class DistillSettings(Section, prefix="distill."):
 
     # factor on the teacher's part of the loss; 0: off
     coef: float = number(0.0, min=0)
+    # weights that score: today's policy, or average, a moving average of its weights (SDPO)
+    teacher: str = word("policy", Teacher)
+    # share of the policy that joins this average after each step (SDPO: .05); 0: the first policy stays
+    update_rate: float = number(0.05, min=0, max=1)
     # fresh rows that are taught: failed (SRPO), or all (SDPO)
     rows: str = word("failed", TaughtRows)
     # rows that keep their group's advantage: all, untaught (SRPO), or none (SDPO)
@@ -193,10 +199,14 @@ class DistillSettings(Section, prefix="distill."):
     # besides the success: nothing more (success), that an attempt failed (verdict), or a stored error (error)
     shows: str = word("success", Shown)
     # policy_gradient: the gap of the sampled token joins its advantage; reverse_kl, forward_kl, jensen_shannon: on
-    # the teacher's top_k tokens; or package.module:function of both log-probs
+    # top_k tokens and the rest as one class; or package.module:function of both log-probs
     loss: Name = word("policy_gradient", DISTILL_LOSSES)
-    # likeliest tokens of the teacher at each position that those losses compare
+    # likeliest tokens at each position that those losses compare
     top_k: int = number(20, min=1, max=1000)
+    # of the teacher, or of the student: the policy before the update (SDPO)
+    support: str = word("teacher", Support)
+    # those losses times the ratio to the old policy, at most this (SDPO: 2); null: without that ratio
+    max_ratio: float | None = number(None, min=1)
     # largest gap of a token, nats; null: none
     bound: float | None = number(5.0, above=0)
     # weight of a token by its teacher's entropy: equal, confident, or package.module:function
@@ -215,6 +225,11 @@ class DistillSettings(Section, prefix="distill."):
     def enabled(self) -> bool:
         """True if rows are taught."""
         return self.coef > 0
+
+    @property
+    def averages(self) -> bool:
+        """True if rows are taught by a moving average."""
+        return self.enabled and self.teacher == Teacher.AVERAGE
 
     @property
     def needs_entropy(self) -> bool:

@@ -256,6 +256,13 @@ def _single_response_line(config: R3Config) -> list[str]:
     ]
 
 
+_KEPT = {
+    "all": "every row keeps its group's advantage",
+    "untaught": "a taught row has no other advantage",
+    "none": "no row has another advantage",
+}
+
+
 def _teacher_line(config: R3Config) -> list[str]:
     """Say which rows are taught, by what, and what becomes of their group's advantage."""
     distill = config.distill
@@ -271,6 +278,12 @@ def _teacher_line(config: R3Config) -> list[str]:
         "none": "the only advantage",
     }[distill.group_advantage]
     bound = "" if distill.bound is None else f" within {distill.bound:g} nats"
+    if distill.compares_logits:
+        return [
+            f"teacher: {rows} with {known} to show are scored again after it; {distill.loss} to the teacher on the "
+            f"{distill.support}'s {distill.top_k} likeliest tokens, weight {distill.weight}, times "
+            f"{distill.coef:g} joins the loss; {_KEPT[distill.group_advantage]}"
+        ]
     return [
         f"teacher: {rows} with {known} to show are scored again after it; the gap of each token{bound}, weight "
         f"{distill.weight}, times {distill.coef:g} is {kept}"

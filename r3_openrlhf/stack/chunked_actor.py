@@ -5,27 +5,30 @@ Answers models/actor.py:250-292, where training keeps a micro-batch's logits: ab
 per token and word (bfloat16, float32, gradient), 56 GB for a row of 36,864 tokens, 152k words.
 
 The chunks are inside the head's own forward pass, so that ZeRO 3 gathers its weight once for all of
-them, in either direction. B rows, T tokens, A = T - 1 action positions, H hidden, V vocabulary."""
+them, in either direction. B rows, T tokens, A = T - 1 action positions, K more labels of a token, H hidden, V vocabulary."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from openrlhf.models import Actor
-from openrlhf.models.ring_attn_utils import gather_and_pad_tensor, unpad_and_slice_tensor
 
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.stack.chunked_logprobs import chunked_logprobs, chunked_logprobs_and_entropy
 from r3_openrlhf.stack.environment import config_from_environment
+from r3_openrlhf.stack.label_logprobs import LogitsOf
+from r3_openrlhf.stack.model_inputs import labels_of_pass, model_inputs, places_of
+from r3_openrlhf.stack.taught_actor import TaughtActor
 
 KEY = "train.logits_chunk_tokens"
 CHECKED_TOKENS = 16
 LARGEST_DIFFERENCE = 0.05  # nats; chunks round differently, other heads are off by more
 
 
-class ChunkedActor(Actor):
+class ChunkedActor(TaughtActor):
     """Replaces `Actor` in ppo_actor.py:513 and :537 if train.logits_chunk_tokens is set."""
 
     def __init__(self, *args, **kwargs) -> None:
@@ -64,21 +67,51 @@ class ChunkedActor(Actor):
                 sequences[0][attention_mask[0].bool()][None, :CHECKED_TOKENS], ring_attn_group
             )
         output, logprobs_BT, _ = self.of_every_token(
-            sequences, attention_mask, ring_attn_group=ring_attn_group
+            sequences,
+            attention_mask,
+            more_labels_BAK=self.more_labels,
+            ring_attn_group=ring_attn_group,
         )
         logprobs_BA = logprobs_BT[:, :-1][:, -action_mask.shape[1] :] * action_mask.float()
         return (logprobs_BA, output) if return_output else logprobs_BA
 
     def of_every_token(
-        self, sequences_BT, attention_mask_BT, *, with_entropy=False, ring_attn_group=None
+        self,
+        sequences_BT,
+        attention_mask_BT,
+        *,
+        with_entropy=False,
+        more_labels_BAK=None,
+        read: Callable[[LogitsOf, torch.Tensor], None] | None = None,
+        ring_attn_group=None,
     ):
-        """(model's output, log-probs [B, T], entropy [B, T], nats, no gradient; or None)."""
+        """(model's output, log-probs [B, T], entropy [B, T], nats, no gradient; or None).
+
+        Args:
+            more_labels_BAK: their log-probs become `more_logprobs`, with gradient.
+            read: called inside the pass with its logits and the places [B, T] of the rows' tokens there."""
         batch, seqlen = sequences_BT.size()
         inputs, labels, restored = model_inputs(
             self, sequences_BT, attention_mask_BT, ring_attn_group
         )
-        with self._head.asked(labels, self.temperature, with_entropy=with_entropy):
+        places_BT = places_of(labels, restored, batch, seqlen)
+        asked = AskedOfHead(labels[..., None], self.temperature, with_entropy)
+        if more_labels_BAK is not None:
+            more_NK = labels_of_pass(
+                more_labels_BAK, places_BT, attention_mask_BT, labels.numel()
+            )
+            asked.labels = torch.cat(
+                [asked.labels, more_NK.view(*labels.shape, more_NK.shape[1])], -1
+            )
+        if read is not None:
+            asked.read = lambda logits_of: read(logits_of, places_BT)
+        with self._head.answering(asked):
             output = self.model(**inputs)
+        if more_labels_BAK is not None:
+            of_labels_NK = output["logits"].flatten(0, 1)
+            num_actions = more_labels_BAK.shape[1]
+            self.more_logprobs = of_labels_NK[places_BT[:, :-1][:, -num_actions:]][..., 1:]
+            return output, restored(output["logits"][..., 0], batch, seqlen), None
         found = [restored(values, batch, seqlen) for values in output["logits"].unbind(-1)]
         return output, found[0], found[1] if with_entropy else None
 
@@ -86,8 +119,8 @@ class ChunkedActor(Actor):
         """Refuse a head that is more than a product (cap, scale): chunks would change it."""
         mask = torch.ones_like(ids_1T)
         with torch.no_grad():
-            expected = super().forward(
-                ids_1T, mask[:, 1:], mask, ring_attn_group=ring_attn_group
+            expected = Actor.forward(
+                self, ids_1T, mask[:, 1:], mask, ring_attn_group=ring_attn_group
             )
             _, found, _ = self.of_every_token(ids_1T, mask, ring_attn_group=ring_attn_group)
         difference = (
@@ -106,8 +139,22 @@ class ChunkedActor(Actor):
         return self._head.seconds
 
 
+@dataclass
+class AskedOfHead:
+    """What the head computes in the next pass.
+
+    Attributes:
+        labels: like the tokens of the pass, with K labels each: [B, T, K].
+        read: called with the logits of the pass."""
+
+    labels: torch.Tensor
+    temperature: float
+    with_entropy: bool
+    read: Callable[[LogitsOf], None] | None = None
+
+
 class LogprobHead:
-    """Makes a model's last layer return log-probs [B, T, 1], or also entropy [B, T, 2]."""
+    """Makes a model's last layer return log-probs [B, T, K], or one and the entropy [B, T, 2]."""
 
     def __init__(self, layer: torch.nn.Module, chunk_tokens: int) -> None:
         if not isinstance(layer, torch.nn.Linear) or layer.bias is not None:
@@ -116,73 +163,43 @@ class LogprobHead:
                 f"use {KEY}=null"
             )
         self._layer, self._chunk_tokens = layer, chunk_tokens
-        # labels, temperature, entropy
-        self._wanted: tuple[torch.Tensor, float, bool] | None = None
+        self._asked: AskedOfHead | None = None
         self._logits = layer.forward
         self.seconds = 0.0
         layer.forward = self._forward
 
     @contextmanager
-    def asked(
-        self, labels: torch.Tensor, temperature: float, *, with_entropy: bool
-    ) -> Iterator[None]:
-        """`labels` is [B, T] like the tokens of the model's next forward pass."""
-        self._wanted = (labels, temperature, with_entropy)
+    def answering(self, asked: AskedOfHead) -> Iterator[None]:
+        """Return log-probs in place of logits in the model's next forward pass."""
+        self._asked = asked
         try:
             yield
         finally:
-            self._wanted = None
+            self._asked = None
 
     def _forward(self, hidden_BTH: torch.Tensor) -> torch.Tensor:
-        if self._wanted is None:
+        asked = self._asked
+        if asked is None:
             return self._logits(hidden_BTH)
-        labels, temperature, with_entropy = self._wanted
-        arguments = (hidden_BTH.flatten(0, 1), self._layer.weight, labels.flatten())
+        hidden_NH, weight_VH = hidden_BTH.flatten(0, 1), self._layer.weight
+        if asked.read is not None:
+            asked.read(lambda places_C: hidden_NH[places_C] @ weight_VH.T)
         settings: dict[str, Any] = {
             "chunk_tokens": self._chunk_tokens,
-            "temperature": temperature,
+            "temperature": asked.temperature,
         }
-        if not with_entropy:
-            return chunked_logprobs(*arguments, **settings).view(*labels.shape, 1)
+        if not asked.with_entropy:
+            labels_NK = asked.labels.flatten(0, 1)
+            return chunked_logprobs(hidden_NH, weight_VH, labels_NK, **settings).view(
+                asked.labels.shape
+            )
+        labels_BT = asked.labels[..., 0]
         torch.cuda.synchronize()
         started = time.perf_counter()
-        found = torch.stack(chunked_logprobs_and_entropy(*arguments, **settings), -1).view(
-            *labels.shape, 2
-        )
+        found = torch.stack(
+            chunked_logprobs_and_entropy(hidden_NH, weight_VH, labels_BT.flatten(), **settings),
+            -1,
+        ).view(*labels_BT.shape, 2)
         torch.cuda.synchronize()
         self.seconds = time.perf_counter() - started
         return found
-
-
-def model_inputs(actor, sequences_BT, attention_mask_BT, ring_attn_group):
-    """Return models/actor.py:219-249's input, each token's label, and the way back to [B, T].
-
-    No cache: Transformers 5.15 looks for packed rows in `position_ids` only where a pass makes none
-    (masking_utils.py), so that rows of a pass with one see each other. Upstream says so in
-    `config.use_cache`, which a model with a configuration of its own for texts does not read."""
-    if actor.packing_samples:
-        tokens, position_ids, labels, pad_length, indices = unpad_and_slice_tensor(
-            sequences_BT, attention_mask_BT, ring_attn_group
-        )
-        inputs = {
-            "input_ids": tokens,
-            "attention_mask": None,
-            "position_ids": position_ids,
-            "use_cache": False,
-        }
-        return (
-            inputs,
-            labels,
-            lambda values, batch, seqlen: gather_and_pad_tensor(
-                values, ring_attn_group, pad_length, indices, batch, seqlen
-            ),
-        )
-    position_ids = attention_mask_BT.long().cumsum(-1) - 1
-    position_ids.masked_fill_(attention_mask_BT == 0, 1)
-    inputs = {
-        "input_ids": sequences_BT,
-        "attention_mask": attention_mask_BT,
-        "position_ids": position_ids,
-        "use_cache": False,
-    }
-    return inputs, torch.roll(sequences_BT, shifts=-1, dims=1), lambda values, *_: values

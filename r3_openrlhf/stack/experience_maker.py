@@ -9,7 +9,8 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import ray
@@ -22,7 +23,7 @@ from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.idle_rows import why_all_rows_stay
 from r3_openrlhf.config.words import TokenValues
 from r3_openrlhf.method.core.batch_metrics import trained_tokens
-from r3_openrlhf.method.core.distill import Lesson, TeacherScores
+from r3_openrlhf.method.core.distill import Lesson, Support, Target, TeacherScores
 from r3_openrlhf.method.core.estimators import EQ_3, ESTIMATORS, GroupEstimator
 from r3_openrlhf.method.core.losses import IMPORTED_WEIGHTS
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row
@@ -53,6 +54,7 @@ from r3_openrlhf.stack.experience_values import (
     values_of_solutions,
 )
 from r3_openrlhf.stack.idle_rows import is_idle, num_actions
+from r3_openrlhf.stack.kept_tokens import TokensWanted
 from r3_openrlhf.stack.policy_update import RECALLED
 from r3_openrlhf.stack.read_rows import drawn, passing, set_logprobs
 from r3_openrlhf.stack.step_metrics import ages, entropy_metrics, extra_metrics
@@ -62,7 +64,9 @@ from r3_openrlhf.stack.teacher_pass import (
     response_logprobs,
     rows_to_score,
     scores_of,
+    set_targets,
     set_token_advantages,
+    targets_of,
 )
 
 P99_FACTOR = 10  # limit on the 99th percentile of the gap, in limits on its mean
@@ -448,13 +452,23 @@ class R3ExperienceMaker(StockExperienceMaker):
             self._announce_entropy(
                 samples_list, {i for i, row in enumerate(rows) if row.index in measured}
             )
+        distill = config.distill
+        needs_supports = distill.compares_logits and distill.support == Support.STUDENT
+        if lessons and needs_supports:
+            self._announce_tokens(
+                samples_list,
+                {i: distill.top_k for i, row in enumerate(rows) if row.index in batch.lessons},
+            )
         experiences = self.make_experience(samples_list)
         found, seconds["r3/time/entropy_s"] = (
             self._exact_entropy(samples_list) if measured else ({}, 0.0)
         )
+        supports = self._kept_tokens(samples_list) if lessons and needs_supports else {}
         experiences = self._rejoined(samples, experiences, unread)
         started = time.perf_counter()
-        scores = self._teacher_scores(batch, rows, lessons, experiences, sibling=samples[0])
+        scores, targets = self._teacher_scores(
+            batch, rows, lessons, experiences, supports, sibling=samples[0]
+        )
         if config.distill.enabled:
             seconds["r3/time/teacher_s"] = time.perf_counter() - started
 
@@ -471,6 +485,8 @@ class R3ExperienceMaker(StockExperienceMaker):
         if self.config.is_async or self.config.rollout.partial:
             self._set_sampling_logprobs(experiences, fresh)
         self._set_advantages(experiences, rows)
+        if distill.enabled and distill.compares_logits:
+            set_targets(experiences, rows, targets)
         seconds["r3/time/advantage_s"] = time.perf_counter() - started
         self._report(batch, gaps, {**off_policy, **seconds, **taught})
         return experiences
@@ -483,15 +499,19 @@ class R3ExperienceMaker(StockExperienceMaker):
         rows: list[Row],
         lessons: list[Lesson],
         experiences: list[Experience],
+        supports: dict[int, tuple[np.ndarray, np.ndarray]],
         *,
         sibling: Experience,
-    ) -> dict[int, TeacherScores]:
-        """Score the taught rows after their teacher's prompts. Row index -> log-probs of both.
+    ) -> tuple[dict[int, TeacherScores], dict[int, Target]]:
+        """Score the taught rows after their teacher's prompts.
+
+        Returns, by row index, the log-probs of both, and what a loss on logits is taken against.
 
         Args:
-            experiences: of the policy's pass, before any log-prob of an old policy is written there."""
+            experiences: of the policy's pass, before any log-prob of an old policy is written there.
+            supports: place in `rows` -> the policy's likeliest tokens, with distill.support=student."""
         if not lessons:
-            return {}
+            return {}, {}
         taught = {place: row for place, row in enumerate(rows) if row.index in batch.lessons}
         of_rows = response_logprobs(
             experiences, {place: row.rollout for place, row in taught.items()}
@@ -509,7 +529,16 @@ class R3ExperienceMaker(StockExperienceMaker):
         needs_entropy = self.config.distill.needs_entropy
         if needs_entropy:
             self._announce_entropy(passes, places, tokens=True)
-        self._score(passes)
+        distill = self.config.distill
+        if distill.compares_logits:
+            place_of = {row.index: place for place, row in enumerate(rows)}
+            wanted: dict[int, TokensWanted] = dict.fromkeys(places, distill.top_k)
+            if distill.support == Support.STUDENT:
+                wanted = {i: supports[place_of[lessons[i].row]][0] for i in places}
+            self._announce_tokens(passes, wanted)
+        with self._teacher_in_place():
+            self._score(passes)
+        kept = self._kept_tokens(passes) if distill.compares_logits else {}
         entropies = self._exact_entropy(passes)[0] if needs_entropy else {}
         teacher = response_logprobs(
             passes, {place: batch.rows[lessons[place].row].rollout for place in places}
@@ -518,7 +547,44 @@ class R3ExperienceMaker(StockExperienceMaker):
             self._teacher_logprobs = {
                 lesson.row: teacher[place] for place, lesson in enumerate(lessons)
             }
-        return scores_of(lessons, batch, teacher, student, entropies)
+        scores = scores_of(lessons, batch, teacher, student, entropies)
+        if not distill.compares_logits:
+            return scores, {}
+        return scores, targets_of(lessons, batch, kept, scores, distill)
+
+    @contextmanager
+    def _teacher_in_place(self) -> Iterator[None]:
+        """Let the actors have the teacher's weights in the block, where they are not the policy's."""
+        if not self.config.distill.averages:
+            yield
+            return
+        group = self.actor_model_group
+        ray.get(group.async_run_method("put_teacher"))
+        yield
+        ray.get(group.async_run_method("put_policy"))
+
+    def _announce_tokens(
+        self, samples_list: list[Experience], wanted: Mapping[int, TokensWanted]
+    ) -> None:
+        """Ask for log-probs of tokens in the next pass: index of a row -> which."""
+        rows = [[wanted.get(index, 0) for index in samples.index] for samples in samples_list]
+        ray.get(
+            self.actor_model_group.async_run_method_batch(
+                method_name="expect_tokens", rows=rows
+            )
+        )
+
+    def _kept_tokens(
+        self, samples_list: list[Experience]
+    ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        """Row index -> ids [S, K] and log-probs [S, K], of the pass over these micro-batches."""
+        duplicates = self.args.ds.ring_attn_size * self.args.ds.tensor_parallel_size
+        ranks = ray.get(self.actor_model_group.async_run_method("pop_tokens"))[::duplicates]
+        passes = itertools.chain.from_iterable(ranks)
+        found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for samples, kept in zip(samples_list, passes, strict=True):
+            found |= {samples.index[row]: tokens for row, tokens in kept.items()}
+        return found
 
     def _score(self, passes: list[Experience]) -> None:
         """Set the log-probs of micro-batches under the policy, as upstream's make_experience does

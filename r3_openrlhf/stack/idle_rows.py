@@ -11,14 +11,18 @@ import torch
 import torch.distributed
 from openrlhf.trainer.ppo_utils.experience import Experience
 
+from r3_openrlhf.stack.taught_update import TARGET, has_target
+
 # metrics of an update, besides upstream's: rows of the step that passed through the model, and that did not
 NUM_ROWS = "rows"  # a key of `sums_of_rows`
 TRAINED_ROWS, IDLE_ROWS = "r3/update/rows", "r3/update/skipped_rows"
 
 
 def is_idle(row: Experience) -> bool:
-    """Tell whether every token of this row [A] has advantage 0."""
-    return row.advantages is not None and not bool((row.advantages * row.action_mask).any())
+    """Tell whether every token of this row [A] has advantage 0, and no target (taught_update.py)."""
+    if row.advantages is None or has_target(row.info.get(TARGET)):
+        return False
+    return not bool((row.advantages * row.action_mask).any())
 
 
 def num_actions(row: Experience) -> int:
@@ -96,6 +100,7 @@ def sums_of_rows(rows: Sequence[Experience]) -> dict[str, float]:
             name: getattr(row, name)
             for name in ("response_length", "truncated", "total_length")
         }
+        values.pop(TARGET, None)
         for key, value in values.items():
             number = torch.as_tensor(value, dtype=torch.float64)
             if number.numel() == 1:

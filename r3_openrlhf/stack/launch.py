@@ -33,7 +33,6 @@ import psutil
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.algorithms import MAKERS
-from r3_openrlhf.config.distilling import check_one_logprob_a_token
 from r3_openrlhf.config.words import Device
 from r3_openrlhf.machine import every_process, flash_attention
 from r3_openrlhf.machine.cpu import cpu_platform
@@ -275,7 +274,6 @@ def checked_arguments(
     work_of(config).check(config)
     check_maker(config)
     check_tracker(config)
-    check_one_logprob_a_token(config)
     run.check(config)
     folder = checkpoint_record.newest(run.checkpoints)
     if resume := folder is not None:

@@ -85,6 +85,8 @@ def _hindrance(config: R3Config) -> str | None:
     """Return why a checkpoint of this run fits one number of ranks only, as far as tried."""
     if config.algorithm.has_critic:
         return "this is untested with a critic"
+    if config.distill.averages:
+        return "each rank keeps its part of the average of distill.teacher"
     off = {
         "train.async_enable": 0,
         "ds.lora.rank": 0,

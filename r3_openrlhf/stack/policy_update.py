@@ -19,7 +19,10 @@ from openrlhf.utils.seqlen_balancing import get_minimum_num_micro_batch_size
 from torch.utils.data import DataLoader
 
 from r3_openrlhf.method.core.correction import Correction
+from r3_openrlhf.method.core.distill import Target
 from r3_openrlhf.method.core.losses import LOSSES, LossSettings, TokenLoss
+from r3_openrlhf.method.settings import DistillSettings
+from r3_openrlhf.stack.average_teacher import AverageTeacher
 from r3_openrlhf.stack.batching import (
     effective_ranks,
     even_slices,
@@ -50,11 +53,13 @@ from r3_openrlhf.stack.idle_rows import (
     split_window,
     sums_of_rows,
 )
+from r3_openrlhf.stack.taught_update import TARGET, TaughtLoss, targets_of_batch
 
 NO_ROWS = 1e-12  # upstream divides by the counts of a micro-batch (ppo_actor.py:219)
 # info of a row: 1 from the history, else 0; only where the loss asks for it
 RECALLED = "recalled"
 UPDATES = "r3/update/updates"  # optimizer steps of a step, with train.rows_per_update
+DIVERGENCE = "r3/update/divergence"  # of policy and teacher, mean over taught tokens, nats
 
 
 # what upstream's setup_dynamic_batch sets (replay_buffer.py:146-181)
@@ -412,6 +417,9 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
     """
 
     skips_idle: bool = False
+    actor_loss_fn: Any  # PolicyLoss, OwnLoss or TaughtLoss
+    taught_loss: TaughtLoss | None = None
+    average: AverageTeacher | None = None
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -428,6 +436,16 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
                 loss, settings, token_level_loss=by_token, correction=correction
             )
 
+    def use_teacher(self, settings: DistillSettings) -> None:
+        """Add the teacher's loss on logits to the loss; call it after `use_loss`. The actor is a TaughtActor."""
+        self.taught_loss = TaughtLoss(
+            self.actor_loss_fn,
+            settings,
+            self.actor,
+            token_level_loss=self.args.actor.loss_agg_mode == "token-mean",
+        )
+        self.actor_loss_fn = self.taught_loss
+
     def ppo_train(self, kl_ctl: float):
         """Upstream's update (ppo_actor.py:153) on this step's rows. Returns the step's means.
 
@@ -440,17 +458,30 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
         buffer.skips_idle = self.skips_idle
         buffer.dp_group = self.strategy.ds_device_mesh["dp"].get_group()
         self._losses = []
+        if self.taught_loss is not None:
+            self.taught_loss.sums = [0.0, 0.0]
         self._watch = UpdateWatch(self.actor.model)
         self.lay_out(self.actor.model)
         with in_order(ppo_actor):
             status = super().ppo_train(kl_ctl)
+        if self.average is not None:
+            self.average.update()
         if self.skips_idle:
             status = self._of_all_rows(status)
         if buffer.rows_per_update is not None:
             status = status | {UPDATES: float(self.updates)}
+        if self.taught_loss is not None:
+            status = status | self._divergence(self.taught_loss)
         if (name := self._watch.first_not_finite()) is not None:
             status = status | {"actor_grad_norm": math.nan, ACTOR_NOT_FINITE: name}
         return status
+
+    def _divergence(self, loss: TaughtLoss) -> dict[str, float]:
+        """Return the mean divergence over all ranks' taught tokens; {} without any."""
+        total, number = over_ranks(
+            loss.sums, torch.distributed.ReduceOp.SUM, self.replay_buffer.dp_group
+        )
+        return {DIVERGENCE: total / number} if number else {}
 
     def _of_all_rows(self, status: dict[str, float]) -> dict[str, float]:
         buffer, status = self.replay_buffer, dict(status)
@@ -483,12 +514,14 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
         """Upstream's pass over a micro-batch (ppo_actor.py:259). `num_samples` has no fillers."""
         last = self.set_boundary(self.actor.model, step)
         self.actor_loss_fn.recalled_B = experience.info.get(RECALLED)
+        targets = experience.info.pop(TARGET, None)
         if self.replay_buffer.totals and loss_batch_info is not None:
             loss_batch_info = self._denominators(step, loss_batch_info)
         real_B = experience.action_mask.sum(-1) > 0
         if not real_B.all():
             forget_fillers(experience, real_B)
-        status = super().training_step(experience, kl_ctl, step, loss_batch_info)
+        with self._taught_by(targets, experience.action_mask):
+            status = super().training_step(experience, kl_ctl, step, loss_batch_info)
         metrics = status["metrics"]
         tensors = {
             REWARDS: experience.info.get("reward"),
@@ -513,6 +546,25 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
                 for key, value in status["metrics"].items()
             }
         return status
+
+    @contextmanager
+    def _taught_by(
+        self, targets: Sequence[Target] | None, action_mask_BA: torch.Tensor
+    ) -> Iterator[None]:
+        """Let the loss and the actor of this block see the targets of the micro-batch's rows."""
+        loss = self.taught_loss
+        found = None
+        if loss is not None and targets is not None:
+            found = targets_of_batch(targets, action_mask_BA)
+        if loss is None or found is None:
+            yield
+            return
+        loss.targets = found
+        try:
+            with self.actor.labelled(found.ids_BAK):
+                yield
+        finally:
+            loss.targets = None
 
     def _denominators(self, step: int, loss_batch_info: dict) -> dict:
         """Count the window's tokens and rows as if none had left (upstream: utils/loss_utils.py:69)."""

@@ -1,7 +1,8 @@
 """Score the taught rows after their teacher's prompts: one more forward pass of the policy before the update.
 
 The formula and its choices are in method/core/distill.py. Only the policy scores them: a teacher has no
-reference, no critic and no reward. B rows, A action positions, T tokens of a response."""
+reference, no critic and no reward. B rows, A action positions, T tokens of a response, S sampled ones,
+K kept tokens of each."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -11,14 +12,23 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from transformers import PreTrainedTokenizerBase
 
 from r3_openrlhf.config import R3Config
-from r3_openrlhf.method.core.distill import Lesson, TeacherScores
+from r3_openrlhf.method.core.distill import (
+    WEIGHTS,
+    Lesson,
+    Target,
+    TeacherScores,
+    token_weights,
+)
 from r3_openrlhf.method.core.mixed_batch import MixedBatch, Row
+from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.r3 import R3
+from r3_openrlhf.method.settings import DistillSettings
 from r3_openrlhf.method.types import EntropyStatistics, Rollout
 from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.prompts import RunPrompts
 from r3_openrlhf.stack.convert import experience_from_recalled, filler_experience
 from r3_openrlhf.stack.experience_values import rows_of
+from r3_openrlhf.stack.taught_update import NO_TARGET, TARGET
 
 
 def choose_lessons(
@@ -123,6 +133,36 @@ def scores_of(
     return scores
 
 
+def targets_of(
+    lessons: Sequence[Lesson],
+    batch: MixedBatch,
+    kept: Mapping[int, tuple[np.ndarray, np.ndarray]],
+    scores: Mapping[int, TeacherScores],
+    settings: DistillSettings,
+) -> dict[int, Target]:
+    """Return the target of each taught row's sampled tokens, by the row's index in the batch.
+
+    kept: by the place of the lesson, ids [S, K] and the teacher's log-probs [S, K].
+    TrainingStopped: a log-prob of the teacher, or a weight, is not finite."""
+    targets = {}
+    for place, lesson in enumerate(lessons):
+        rollout = batch.rows[lesson.row].rollout
+        ids, logprobs = kept[place]
+        try:
+            weights = token_weights(
+                scores[lesson.row].entropies, rollout.sampled, WEIGHTS[settings.weight]
+            )
+            if np.isnan(logprobs).any():
+                raise ValueError("a log-prob of the teacher is not a number")
+        except ValueError as error:
+            raise TrainingStopped(
+                f"a response of problem {rollout.uid} cannot be taught: {error}"
+            ) from error
+        weights = settings.coef * weights[rollout.sampled]
+        targets[lesson.row] = Target(ids, logprobs, weights)
+    return targets
+
+
 def set_token_advantages(experience: Experience, position: int, row: Row) -> None:
     """Write a taught row's advantages of its sampled tokens, and 0 in all other positions."""
     assert row.token_advantages is not None
@@ -130,3 +170,14 @@ def set_token_advantages(experience: Experience, position: int, row: Row) -> Non
     mask_A = experience.action_mask[position].bool()
     values_T = torch.from_numpy(row.token_advantages[row.rollout.sampled])
     experience.advantages[position, mask_A] = values_T.to(experience.advantages.dtype)
+
+
+def set_targets(
+    experiences: list[Experience], rows: Sequence[Row], targets: Mapping[int, Target]
+) -> None:
+    """Give every row its target for the update, or none. targets: by the row's index in the batch."""
+    for experience in experiences:
+        experience.info[TARGET] = [
+            targets.get(rows[place].index, NO_TARGET) if place < len(rows) else NO_TARGET
+            for place in experience.index
+        ]

@@ -381,6 +381,7 @@ def test_held_out_problems_are_not_trained_on(model_dir, tmp_path):
         ("algo=ppo", "r3 train"),
         ("data.task=math", "data.task=exact"),
         ("train.batch_size=8", "one update"),
+        ("distill.support=student", "the lab's teacher is today's policy"),
         ("openrlhf.actor.lr_scheduler=cosine", "no flag of OpenRLHF's but actor.dual_clip"),
     ],
 )

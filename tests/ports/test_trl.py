@@ -483,6 +483,10 @@ REFUSED = {
         dict(r3=REPLAY | {"distill": {"coef": 1.0, "loss": "reverse_kl"}}),
         "distill.loss reverse_kl; use policy_gradient",
     ),
+    "a teacher's average": (
+        dict(r3=REPLAY | {"distill": {"coef": 1.0, "teacher": "average"}}),
+        "distill.teacher average; use policy",
+    ),
     "a teacher and a ratio of responses": (
         dict(r3=REPLAY | {"distill": {"coef": 1.0}}, importance_sampling_level="sequence"),
         "distill beside importance_sampling_level other than token",

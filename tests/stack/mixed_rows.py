@@ -2,8 +2,11 @@
 
 import random
 
+import numpy as np
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
+
+from r3_openrlhf.method.core.distill import Target
 
 VOCAB = 64
 
@@ -26,6 +29,16 @@ def mixed_rows(count: int, *, seed: int) -> list[dict]:
 def log_ratios(count: int) -> list[float]:
     """How much likelier each row's tokens are now than when they were sampled; 0 for a fresh row. Far from every bound."""
     return [(0.0, 2.0, -1.0)[row % 3] for row in range(count)]
+
+
+def target_of(row: dict, *, coef: float, top_k: int = 5) -> Target:
+    """A made-up teacher of the row's response: some tokens at each place, which need not be the likeliest."""
+    draw = np.random.default_rng(row["tokens"])
+    size = len(row["tokens"]) - row["prompt"]
+    ids = np.stack([draw.permutation(VOCAB)[:top_k] for _ in range(size)]).astype(np.int32)
+    shares = draw.dirichlet(np.ones(top_k + 1), size)[:, :top_k]
+    weights = coef * draw.uniform(0.5, 1.5, size)
+    return Target(ids, np.log(shares).astype(np.float32), weights.astype(np.float32))
 
 
 def experience_of(row: dict) -> Experience:

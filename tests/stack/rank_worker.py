@@ -1,5 +1,7 @@
 """One data-parallel rank of the real update: DeepSpeed engine, OpenRLHF's strategy, R³'s actor trainer. No Ray."""
 
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 from r3_openrlhf.machine.cpu import cpu_platform  # noqa: E402
@@ -19,19 +21,29 @@ from r3_openrlhf.config import R3Config  # noqa: E402
 from r3_openrlhf.config.loading import load_config  # noqa: E402
 from r3_openrlhf.method.core.losses import LOSSES, LossSettings, TokenLoss  # noqa: E402
 from r3_openrlhf.method.errors import TrainingStopped  # noqa: E402
+from r3_openrlhf.method.settings import DistillSettings  # noqa: E402
 from r3_openrlhf.method.types import Verdict  # noqa: E402
 from r3_openrlhf.stack import chunked_actor, lora, warm_start  # noqa: E402
+from r3_openrlhf.stack.average_teacher import AverageTeacher  # noqa: E402
 from r3_openrlhf.stack.batching import num_fillers, num_windows  # noqa: E402
 from r3_openrlhf.stack.chunked_actor import ChunkedActor  # noqa: E402
 from r3_openrlhf.stack.convert import filler_experience  # noqa: E402
 from r3_openrlhf.stack.critic_actor import R3CriticTrainer, critic_model  # noqa: E402
 from r3_openrlhf.stack.experience_maker import R3ExperienceMaker  # noqa: E402
 from r3_openrlhf.stack.finite_advice import check_loaded  # noqa: E402
+from r3_openrlhf.stack.kept_tokens import KeptTokens  # noqa: E402
 from r3_openrlhf.stack.policy_actor import R3PolicyActor, logprobs_and_entropy  # noqa: E402
 from r3_openrlhf.stack.policy_update import R3ActorTrainer  # noqa: E402
+from r3_openrlhf.stack.taught_actor import TaughtActor  # noqa: E402
+from r3_openrlhf.stack.taught_update import NO_TARGET, TARGET  # noqa: E402
 from r3_openrlhf.stack.upstream_parser import check_arguments  # noqa: E402
 from tests.method.history.samples import make_rollout  # noqa: E402
-from tests.stack.mixed_rows import experience_of, log_ratios, mixed_rows  # noqa: E402
+from tests.stack.mixed_rows import (  # noqa: E402
+    experience_of,
+    log_ratios,
+    mixed_rows,
+    target_of,
+)
 
 NAN = float("nan")
 
@@ -97,7 +109,8 @@ def trainer_of(case: dict, strategy) -> ActorPPOTrainer:
     if case["chunk_tokens"]:
         config = load_config("cpu_smoke", [f"train.logits_chunk_tokens={case['chunk_tokens']}"])
         chunked_actor.config_from_environment = lambda: config
-    actor = (ChunkedActor if case["chunk_tokens"] else Actor)(
+    actor_class = TaughtActor if case["taught"] else Actor
+    actor = (ChunkedActor if case["chunk_tokens"] else actor_class)(
         case["model"],
         attn_implementation="sdpa",
         ds_config=strategy.get_ds_train_config(),
@@ -122,6 +135,8 @@ def trainer_of(case: dict, strategy) -> ActorPPOTrainer:
     if not case["stock"]:
         trainer.use_loss(OF_USERS.get(case["loss"]) or LOSSES[case["loss"]], LossSettings())
         trainer.skips_idle = case["skips_idle"]
+        if case["taught"]:
+            trainer.use_teacher(DistillSettings(**case["distill"]))
     return trainer
 
 
@@ -202,10 +217,40 @@ def train(case: dict, rank: int, trainer: ActorPPOTrainer) -> list[dict]:
             for row in drawn
         ]
         maker._set_advantages(experiences, rows)
+        if case["taught"]:
+            teach(case, drawn, experiences, trainer)
         for name in case["spoiled"]:
             spoil(getattr(experiences[-1], name), experiences[-1].action_mask)
         statuses.append(updated(case, rank, trainer, experiences, 0.0))
     return statuses
+
+
+def teach(case: dict, drawn: list[dict], experiences: list, trainer) -> None:
+    """Give the taught rows made-up targets, or with coef 0 the policy's own distribution."""
+    coef = case["distill"]["coef"]
+    for experience in experiences:
+        targets = []
+        for position, index in enumerate(experience.index):
+            if index not in case["taught"] or index >= len(drawn):
+                targets.append(NO_TARGET)
+                continue
+            target = target_of(drawn[index], coef=coef)
+            if case["agrees"]:
+                kept = KeptTokens([target.ids])
+                alone = (
+                    experience.sequences[position][None],
+                    experience.action_mask[position][None],
+                )
+                with torch.no_grad():
+                    logprobs_and_entropy(
+                        trainer.actor,
+                        *alone,
+                        experience.attention_mask[position][None],
+                        kept=kept,
+                    )
+                target = replace(target, logprobs=kept[0][1])
+            targets.append(target)
+        experience.info[TARGET] = targets
 
 
 def spoil(tensor: torch.Tensor, mask: torch.Tensor) -> None:
@@ -268,6 +313,80 @@ def adapted(case: dict, rank: int) -> None:
             case["output"],
         )
     torch.distributed.barrier()
+
+
+def averaged(case: dict, rank: int) -> None:
+    """Train with a teacher's average; write every policy, the average, and the model that is in place inside and after. Then
+    go on from a checkpoint, and beside it without one."""
+    strategy = get_strategy(check_arguments(case["arguments"]))
+    strategy.setup_distributed()
+    trainer, checkpoints = trainer_of(case, strategy), Path(case["checkpoints"])
+    model = trainer.actor.model.module
+    average = trainer.average = AverageTeacher(trainer.actor.model, rate=case["rate"])
+    policies, update = [whole(model)], average.update
+
+    def watched():
+        update()
+        policies.append(whole(model))
+
+    average.update = watched
+    train(case, rank, trainer)
+    seen, before = list(policies), whole(model)
+    with average.in_place():
+        inside = whole(model)
+        scored = scored_by(case, rank, trainer)
+    after = whole(model)
+    average.save(checkpoints, "step")
+    strategy.save_ckpt(trainer.actor.model, f"{checkpoints}/_actor", "step")
+    another = trainer_of(case, strategy)
+    strategy.load_ckpt(another.actor.model, f"{checkpoints}/_actor")
+    another.average = AverageTeacher(another.actor.model, rate=case["rate"])
+    another.average.load(checkpoints, "step")
+    gone_on = []
+    for one in (trainer, another):
+        train(case, rank, one)
+        with one.average.in_place():
+            gone_on.append(whole(one.actor.model.module))
+    said = refusals(checkpoints, another.average)
+    if rank == 0:
+        parts = {"inside": inside, "before": before, "after": after, "gone_on": gone_on}
+        torch.save(parts | {"policies": seen, "scored": scored, "said": said}, case["output"])
+    torch.distributed.barrier()
+
+
+def scored_by(case: dict, rank: int, trainer) -> list[torch.Tensor]:
+    """Log-probs of drawn rows under the model that is in place, row by row."""
+    _, experiences, _ = laid_out(case, maker_of(trainer.args), 7)
+    with torch.no_grad():
+        of_batches = gathered(
+            case,
+            rank,
+            experiences,
+            lambda e: trainer.actor(e.sequences, e.action_mask, e.attention_mask),
+        )
+    found = {}
+    for experience, logprobs in zip(experiences, of_batches, strict=True):
+        for position, index in enumerate(experience.index):
+            found[index] = logprobs[position][experience.action_mask[position].bool()]
+    return [found[index] for index in range(7)]
+
+
+def refusals(checkpoints: Path, average: AverageTeacher) -> list[str]:
+    """What is said of an average that is missing, cut short, and of other ranks; every rank has a file of its own."""
+    file, said = checkpoints / "_average" / "step" / f"rank{average.rank}.pt", []
+    content = file.read_bytes()
+    whole_one = torch.load(file, weights_only=True)
+    for write in (
+        file.unlink,
+        lambda: file.write_bytes(content[:100]),
+        lambda: torch.save(whole_one | {"ranks": 3}, file),
+    ):
+        write()
+        try:
+            average.load(checkpoints, "step")
+        except TrainingStopped as stopped:
+            said.append(str(stopped))
+    return said
 
 
 def ruined(case: dict, rank: int) -> None:

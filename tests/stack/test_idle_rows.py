@@ -117,6 +117,7 @@ def row_of(*, tokens=5, advantages=(0.0, 0.0), mask=(1, 1)):
         advantages=torch.tensor(advantages),
         action_mask=torch.tensor(mask),
         total_length=torch.tensor([float(tokens)]),
+        info={},
     )
 
 

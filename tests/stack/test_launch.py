@@ -434,14 +434,6 @@ def test_a_start_on_cuda_knows_the_memory_of_its_job(monkeypatch):
     assert host_memory_warning(config, config.model.path, platform="cpu") is None
 
 
-@pytest.mark.parametrize("name", ["reverse_kl", "forward_kl", "jensen_shannon"])
-def test_a_teacher_of_logits_is_for_the_lab_alone(tmp_path, name):
-    settings = [f"run_dir={tmp_path}", "algo=r3_teacher", f"distill.loss={name}"]
-    config = load_config("cpu_smoke", settings)
-    with pytest.raises(ConfigError, match=f"{name}.*one log-prob a token"):
-        plan(config)
-
-
 def test_a_second_start_on_a_run_directory_is_refused(tmp_path):
     """Before anything of the first one's is touched."""
     config = load_config("cpu_smoke", [f"run_dir={tmp_path}/run"])

@@ -1,14 +1,19 @@
 """Log-probs and exact entropy from one forward pass, against OpenRLHF's own Actor, padded and packed."""
 
+from collections import deque
+
 import numpy as np
 import pytest
 import torch
 from openrlhf.models import Actor
 
+from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.core.entropy import entropy_statistics
+from r3_openrlhf.stack import chunked_actor
+from r3_openrlhf.stack.chunked_actor import ChunkedActor
 from r3_openrlhf.stack.policy_actor import R3PolicyActor, logprobs_and_entropy
 from r3_openrlhf.stack.policy_update import R3ReplayBuffer
-from tests.stack.mixed_rows import experience_of, mixed_rows
+from tests.stack.mixed_rows import VOCAB, experience_of, mixed_rows
 
 pytestmark = pytest.mark.stack
 
@@ -67,7 +72,7 @@ def test_entropy_of_the_rows_that_asked(model, rows):
     policy.actor = Actor(model, attn_implementation="sdpa")
     policy.strategy = type("Strategy", (), {"ring_attn_group": None})
     policy._peak_fraction, policy._entropy, policy._keeps_tokens = 0.25, [], True
-    policy._wanted = __import__("collections").deque()
+    policy._wanted, policy._wanted_tokens = deque(), deque()
     forward = lambda: policy.forward(rows.sequences, rows.action_mask, rows.attention_mask)  # noqa: E731
     policy.expect_entropy([False, True, False, False, True])
     policy.expect_entropy([False] * 5)
@@ -101,6 +106,52 @@ def test_entropy_of_the_rows_that_asked(model, rows):
     forward(), forward()
     (*_, logged), (*_, kept) = policy.pop_entropy()
     assert logged == {} and set(kept) == set(range(5))
+
+
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("chunk_tokens", [None, 7])
+def test_tokens_of_the_rows_that_asked(monkeypatch, model, rows, chunk_tokens, packing):
+    """The likeliest of one row, given ones of another, and none of the others; beside entropy or alone."""
+    config = load_config("cpu_smoke", [f"train.logits_chunk_tokens={chunk_tokens or 1}"])
+    monkeypatch.setattr(chunked_actor, "config_from_environment", lambda: config)
+    policy = R3PolicyActor.__new__(R3PolicyActor)
+    attention = "flash_attention_2" if packing else "sdpa"
+    policy.actor = (ChunkedActor if chunk_tokens else Actor)(
+        model, attn_implementation=attention, packing_samples=packing, temperature=0.7
+    )
+    policy.actor.model.float()
+    policy.strategy = type("Strategy", (), {"ring_attn_group": None})
+    policy._peak_fraction, policy._entropy, policy._keeps_tokens = 0.25, [], True
+    policy._wanted, policy._wanted_tokens, policy._kept_tokens = deque(), deque(), []
+    forward = lambda: policy.forward(rows.sequences, rows.action_mask, rows.attention_mask)  # noqa: E731
+    plain = forward()
+    asked = np.random.default_rng(0).integers(0, VOCAB, (int(rows.action_mask[3].sum()), 2))
+    wanted = [0, 4, 0, asked.astype(np.int32), 0]
+    policy.expect_tokens(wanted)
+    policy.expect_tokens([0] * 5)
+    policy.expect_tokens(wanted)
+    torch.testing.assert_close(forward(), plain, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(forward(), plain)
+    policy.expect_entropy([True] * 5)
+    forward()
+    first, none, beside = policy.pop_tokens()
+    assert none == {} and policy.pop_tokens() == [] and len(policy.pop_entropy()) == 1
+    alone = Actor(model, attn_implementation="sdpa")
+    alone.model.float()
+    for kept in (first, beside):
+        assert set(kept) == {1, 3}
+        for row, (ids, logprobs) in kept.items():
+            tokens = rows.sequences[row : row + 1, rows.attention_mask[row].bool()]
+            with torch.no_grad():
+                logits = alone.model(tokens, use_cache=False).logits[0, :-1] / 0.7
+            expected_SV = logits.log_softmax(-1)[-int(rows.action_mask[row].sum()) :]
+            assert ids.dtype == np.int32 and logprobs.dtype == np.float32
+            found = expected_SV.gather(1, torch.from_numpy(ids).long())
+            torch.testing.assert_close(torch.from_numpy(logprobs), found, rtol=1e-4, atol=1e-4)
+            if row == 1:
+                torch.testing.assert_close(found, expected_SV.topk(4).values)
+            else:
+                assert (ids == asked).all()
 
 
 def test_making_a_buffer_leaves_the_device_of_other_threads_alone():

@@ -17,6 +17,7 @@ from r3_openrlhf.problems.label import Label
 from r3_openrlhf.problems.prompts import RunPrompts, prompt_of
 from r3_openrlhf.stack import teacher_pass
 from r3_openrlhf.stack.experience_maker import R3ExperienceMaker, StockExperienceMaker
+from r3_openrlhf.stack.taught_update import NO_TARGET, TARGET, has_target
 from tests.recordings import MODEL
 from tests.stack.entering_the_loss import args_of
 from tests.stack.experience_makers import Given, maker, sample
@@ -31,6 +32,27 @@ def made_up(ids):
     """Log-prob of the last of these tokens after the others, and the entropy there, in nats."""
     digest = math.sin(sum((place + 1) * token for place, token in enumerate(ids)))
     return -1.5 + 1.4 * digest, 1.0 + digest
+
+
+def of_token(ids, token):
+    """Made-up log-prob of a token after these."""
+    return -8 + math.sin(3 * made_up(ids)[0] + token)
+
+
+def likeliest_of(ids, count):
+    """Made-up likeliest tokens after these."""
+    return sorted(range(50), key=lambda token: -of_token(ids, token))[:count]
+
+
+def kept_of(experience, row, wanted):
+    """Ids and log-probs at the sampled places of a row: of its likeliest tokens, or of given ones."""
+    ids, found, read = experience.sequences[row].tolist(), [], []
+    for number, place in enumerate(experience.action_mask[row].nonzero()[:, 0].tolist()):
+        before = ids[: place + 1]
+        tokens = likeliest_of(before, wanted) if isinstance(wanted, int) else wanted[number]
+        found.append(list(tokens))
+        read.append([of_token(before, token) for token in tokens])
+    return np.array(found, np.int32), np.array(read, np.float32)
 
 
 def at_positions(experience, part):
@@ -61,6 +83,17 @@ class Reading(Given, R3ExperienceMaker):
         self.scored = [one.index for one in passes]
         for one in passes:
             one.action_log_probs = at_positions(one, 0)
+
+    def _announce_tokens(self, samples_list, wanted):
+        self.wanted.append(wanted)
+
+    def _kept_tokens(self, samples_list):
+        wanted, found = self.wanted.pop(), {}
+        for one in samples_list:
+            for row, index in enumerate(one.index):
+                if index in wanted:
+                    found[index] = kept_of(one, row, wanted[index])
+        return found
 
     def _announce_entropy(self, samples_list, wanted, *, tokens=False):
         self.asked = (wanted, tokens)
@@ -150,7 +183,7 @@ def step_of(config, tokenizer, samples, *, stored=(), ranks=1, dynamic=False):
     made.args = args_of(config, ranks, dynamic=dynamic, packed=dynamic)
     made.args.rollout.max_tokens_per_gpu = 400
     made.args.algo.advantage.is_correction_level = "off"
-    made.strategy.args, made.tokenizer = made.args, tokenizer
+    made.strategy.args, made.tokenizer, made.wanted = made.args, tokenizer, []
     return made, made.make_experience_batch(samples)
 
 
@@ -268,6 +301,64 @@ def test_the_advantages_of_a_step_are_those_written_out(tokenizer, seen, setting
     assert sorted(rows) == list(range(num_taught + -num_taught % ranks))
     weighs = "distill.weight=confident" in settings
     assert made.asked == ((set(range(num_taught)), True) if weighs else ())
+
+
+def targets_by_tokens(experiences):
+    """(prompt and response) -> the target of the row."""
+    found = {}
+    for one in experiences:
+        assert len(one.info[TARGET]) == len(one.index)
+        for row, target in enumerate(one.info[TARGET]):
+            length = int(one.attention_mask[row].sum())
+            found[tuple(one.sequences[row][:length].tolist())] = target
+    return found
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("support", ["teacher", "student"])
+def test_a_loss_on_logits_has_its_targets_in_the_rows(tokenizer, seen, support, layout):
+    """The teacher's log-probs of its own likeliest tokens, or of the policy's; the advantages are the group's."""
+    ranks, dynamic = LAYOUTS[layout]
+    config = config_of(
+        "distill.loss=jensen_shannon",
+        "distill.top_k=3",
+        f"distill.support={support}",
+        "distill.weight=confident",
+        ranks=ranks,
+    )
+    samples = rollouts_of(config, tokenizer)
+    made, experiences = step_of(config, tokenizer, samples, ranks=ranks, dynamic=dynamic)
+    found, lessons = targets_by_tokens(experiences), lessons_of(seen)
+    assert sum(map(has_target, found.values())) == len(lessons) == 4 and made.wanted == []
+    for ids, target in found.items():
+        if not has_target(target):
+            assert target is NO_TARGET
+            continue
+        row = next(one.r3_rollout for one in samples if ids == whole_ids(one.r3_rollout))
+        response = row.response_ids.tolist()
+        read = tokenizer(lessons[tuple(response)], add_special_tokens=False)["input_ids"]
+        certain = []
+        for place, (kept, logprobs) in enumerate(zip(target.ids, target.logprobs, strict=True)):
+            after = read + response[:place]
+            before = row.prompt_ids.tolist() + response[:place]
+            chooses = after if support == "teacher" else before
+            assert kept.tolist() == likeliest_of(chooses, 3)
+            assert logprobs == pytest.approx([of_token(after, one) for one in kept], abs=1e-4)
+            certain.append(math.exp(-made_up(read + response[: place + 1])[1]))
+        wanted = 0.5 * np.array(certain) / np.mean(certain)
+        assert target.weights == pytest.approx(wanted, rel=3e-3)
+    _, plain = step_of(
+        config_of("distill.coef=0", ranks=ranks),
+        tokenizer,
+        rollouts_of(config, tokenizer),
+        ranks=ranks,
+        dynamic=dynamic,
+    )
+    assert advantages_by_tokens(experiences) == advantages_by_tokens(plain)
+
+
+def whole_ids(rollout):
+    return (*rollout.prompt_ids.tolist(), *rollout.response_ids.tolist())
 
 
 def test_where_the_teacher_reads_the_plain_prompt_every_term_is_zero(tokenizer, monkeypatch):

@@ -37,11 +37,15 @@ class FirstPolicy:
         self.model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.bfloat16).eval()
 
     @torch.no_grad()
-    def logprobs(self, prompt_ids, ids):
-        """Of the tokens `ids` after this prompt, float32 [T]."""
+    def distribution(self, prompt_ids, ids):
+        """Log-probs of all tokens where each of `ids` comes after this prompt, float32 [T, V]."""
         sequence = torch.tensor([[*prompt_ids, *ids]])
         logits_TV = self.model(sequence).logits[0, len(prompt_ids) - 1 : -1].float()
-        picked = logits_TV.log_softmax(-1).gather(-1, torch.tensor(ids)[:, None])
+        return logits_TV.log_softmax(-1)
+
+    def logprobs(self, prompt_ids, ids):
+        """Of the tokens `ids` after this prompt, float32 [T]."""
+        picked = self.distribution(prompt_ids, ids).gather(-1, torch.tensor(ids)[:, None])
         return picked[:, 0].numpy()
 
     def ids(self, text):
@@ -88,6 +92,10 @@ def ids_of(stored, row, tokenizer):
 
 
 def test_the_metrics_are_those_of_the_files(run_dir):
+    assert_metrics_are_those_of_the_files(run_dir)
+
+
+def assert_metrics_are_those_of_the_files(run_dir):
     for step, line in enumerate(lines(run_dir / "metrics.jsonl"), start=1):
         file = file_of(run_dir / "rollouts", step)
         rows = list(zip(read_step(file), read_tokens(file), strict=True))
@@ -105,3 +113,61 @@ def test_the_metrics_are_those_of_the_files(run_dir):
             (gap <= -np.log(2)).mean(), abs=0.02
         )
         assert line["r3/time/teacher_s"] > 0 and np.isfinite(line["loss"])
+
+
+# ── a loss on logits ──
+
+LOGITS = ("distill.loss=jensen_shannon", "distill.support=student", "distill.top_k=8")
+
+
+@pytest.fixture(scope="module")
+def run_on_logits(tmp_path_factory):
+    made = tmp_path_factory.mktemp("taught") / "run"
+    train(made, *SETTINGS, *LOGITS, "train.max_steps=2", "checkpoint.save_steps=-1")
+    return made
+
+
+def test_the_divergence_of_a_run_is_that_of_its_model(run_on_logits):
+    """Of step 1, over all taught tokens: on the first policy's 8 likeliest tokens and the rest. The teacher's prompt is the
+    one whose log-probs of the sampled tokens are in the file."""
+    run_dir = run_on_logits
+    config = load_config("cpu_smoke", [*SETTINGS, *LOGITS, f"run_dir={run_dir}"])
+    policy, run = FirstPolicy(), RunDirectory(run_dir)
+    prompts = RunPrompts(config, policy.tokenizer)
+    _, labels = read_prompts(run.data)
+    labels = {label.uid: label for label in map(Label.from_json, labels)}
+    file = file_of(run_dir / "rollouts", 1)
+    rows = list(zip(read_step(file), read_tokens(file), strict=True))
+    found = []
+    for row, values in rows:
+        if row["distill"] != "taught":
+            continue
+        stored = sampled_in(run.history, row["uid"], step=1)
+        ids = ids_of(stored, row, policy.tokenizer)
+        said = values["token_teacher_logprob"].astype(np.float32)
+        successes = {
+            one["text"]
+            for one, _ in rows
+            if one["group"] == row["group"] and one["verdict"] == "correct"
+        }
+        reads = [
+            policy.ids(prompts.teacher_of_text(labels[row["uid"]], text)) for text in successes
+        ]
+        read = min(reads, key=lambda one: np.abs(policy.logprobs(one, ids) - said).mean())
+        student = policy.distribution(policy.ids(row["prompt"]), ids)
+        teacher = policy.distribution(read, ids)
+        kept = student.topk(8, -1).indices
+        p, q = (with_rest(one.gather(-1, kept)).exp() for one in (student, teacher))
+        mixed = (p + q) / 2
+        distance = (p * (p / mixed).log() + q * (q / mixed).log()).sum(-1) / 2
+        found += distance.tolist()
+    first, second = lines(run_dir / "metrics.jsonl")
+    assert first["r3/update/divergence"] == pytest.approx(np.mean(found), rel=0.05)
+    assert first["r3/update/divergence"] > 0 and second["r3/update/divergence"] > 0
+    assert np.isfinite(first["loss"]) and first["grad_norm"] > 0
+
+
+def with_rest(logprobs):
+    """The other tokens as one more class, written out."""
+    rest = 1 - logprobs.exp().sum(-1, keepdim=True)
+    return torch.cat([logprobs, rest.clamp(min=1e-9).log()], -1)

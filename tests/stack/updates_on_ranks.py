@@ -84,6 +84,10 @@ def run_ranks(
     skips_idle=False,
     loss="ppo",
     spoiled=(),
+    taught=(),
+    distill=None,
+    agrees=False,
+    rate=None,
     **settings,
 ):
     ranks = settings["ranks"]
@@ -102,6 +106,10 @@ def run_ranks(
         "skips_idle": skips_idle,
         "loss": loss,
         "spoiled": spoiled,
+        "taught": taught,
+        "distill": distill,
+        "agrees": agrees,
+        "rate": rate,
         "output": str(tmp_path / "result.pt"),
         "saved": str(tmp_path / "saved"),
         "checkpoints": str(tmp_path / "checkpoints"),

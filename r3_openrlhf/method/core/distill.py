@@ -9,7 +9,14 @@ shows a right response s of the same problem:
 
 with the group's advantage A, or 0 in its place (distill.group_advantage). To first order this is the
 gradient of the reverse KL from the policy to its teacher on the sampled tokens (SDPO, arXiv 2601.20802;
-OPSD, arXiv 2601.18734). Losses on the k likeliest tokens of the teacher are entries of DISTILL_LOSSES.
+OPSD, arXiv 2601.18734).
+
+A loss on logits, another entry of DISTILL_LOSSES, compares the two distributions instead of the sampled token:
+
+    l_t = coef w_t D(p_S, p_T)                                     joins the policy loss of token t
+
+p_S and p_T are the probabilities of K tokens and of all others together, so both sum to 1. The K tokens are
+the likeliest of the teacher, or of the policy before the update (Support). Only p_S has a gradient.
 
 B rows, A action positions, T tokens of a response, K kept tokens of a position."""
 
@@ -57,6 +64,20 @@ class Shown(Word):
     ERROR = "error"
 
 
+class Teacher(Word):
+    """The weights that score behind a teacher's prompt: the policy's, or a moving average of them (SDPO)."""
+
+    POLICY = "policy"
+    AVERAGE = "average"
+
+
+class Support(Word):
+    """The model whose likeliest tokens a loss on logits compares (K of them, and the rest as one class)."""
+
+    TEACHER = "teacher"
+    STUDENT = "student"  # the policy before the update (SDPO)
+
+
 class LessonFate(Word):
     """Tell whether a fresh row has a teacher in this step, and if not, why."""
 
@@ -94,6 +115,20 @@ class TeacherScores:
     teacher: np.ndarray
     student: np.ndarray
     entropies: np.ndarray | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Target:
+    """The teacher's log-probs of K tokens at each place of a response, for a loss of DISTILL_LOSSES.
+
+    Attributes:
+        ids: integer [T, K].
+        logprobs: of the teacher, float32 [T, K].
+        weights: of the loss at each place, float32 [T]; 0 where a token was given."""
+
+    ids: np.ndarray
+    logprobs: np.ndarray
+    weights: np.ndarray
 
 
 # ── the success that is shown ──
@@ -198,24 +233,32 @@ def token_terms(
     same_length(
         teacher=list(scores.teacher), student=list(scores.student), sampled=list(sampled)
     )
-    gap = (scores.teacher - scores.student).astype(np.float32)
-    if not np.isfinite(gap[sampled]).all():
+    gap = np.where(sampled, scores.teacher - scores.student, 0.0).astype(np.float32)
+    if not np.isfinite(gap).all():
         raise ValueError("a log-prob of the teacher or of the policy is not finite")
     if bound is not None:
         gap = gap.clip(-bound, bound)
-    terms = np.zeros(len(gap), np.float32)
+    return token_weights(scores.entropies, sampled, weight) * gap
+
+
+def token_weights(
+    entropies: np.ndarray | None, sampled: np.ndarray, weight: TokenWeight
+) -> np.ndarray:
+    """Return w_t of each token, float32 [T]; 0 where a token was given.
+
+    entropies: of the teacher, nats [T]; None: `weight` reads none. ValueError: a weight is not finite."""
+    weights = np.zeros(len(sampled), np.float32)
     if not sampled.any():
-        return terms
-    entropies = np.zeros(len(gap), np.float32)
-    if scores.entropies is not None:
-        entropies = scores.entropies
-    terms[sampled] = weight.function(entropies[sampled]) * gap[sampled]
-    if not np.isfinite(terms).all():
+        return weights
+    if entropies is None:
+        entropies = weights
+    weights[sampled] = weight.function(entropies[sampled])
+    if not np.isfinite(weights).all():
         raise ValueError("distill.weight returned a number that is not finite")
-    return terms
+    return weights
 
 
-# ── losses on the likeliest tokens of the teacher ──
+# ── losses on the likeliest tokens ──
 
 
 def with_rest(logprobs: Tensor) -> Tensor:
@@ -227,17 +270,17 @@ def with_rest(logprobs: Tensor) -> Tensor:
 
 
 def reverse_kl(student: Tensor, teacher: Tensor) -> Tensor:
-    """Compute sum_k p_S (log p_S - log p_T)                      [.., K] -> [..]"""
+    """Compute sum_k p_S (log p_S - log p_T): [.., K] -> [..]   OPSD, arXiv 2601.18734; TRL's alpha 1"""
     return (student.exp() * (student - teacher)).sum(-1)
 
 
 def forward_kl(student: Tensor, teacher: Tensor) -> Tensor:
-    """Compute sum_k p_T (log p_T - log p_S)                      [.., K] -> [..]"""
+    """Compute sum_k p_T (log p_T - log p_S): [.., K] -> [..]   Hinton et al., arXiv 1503.02531; TRL's alpha 0"""
     return (teacher.exp() * (teacher - student)).sum(-1)
 
 
 def jensen_shannon(student: Tensor, teacher: Tensor) -> Tensor:
-    """Compute (KL(p_S | m) + KL(p_T | m)) / 2, m = (p_S + p_T) / 2   SDPO's default on logits"""
+    """Compute (KL(p_S | m) + KL(p_T | m)) / 2, m = (p_S + p_T) / 2: [.., K] -> [..]   SDPO; TRL's alpha .5"""
     mixture = student.logaddexp(teacher) - math.log(2)
     return (reverse_kl(student, mixture) + reverse_kl(teacher, mixture)) / 2
 
@@ -251,6 +294,13 @@ class DistillLoss:
             the term joins the advantages, and the run's own loss does the rest."""
 
     function: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    def divergence(self, student: Tensor, teacher: Tensor) -> Tensor:
+        """Compute D(p_S, p_T) at each place from log-probs of K tokens: [.., K], [.., K] -> [..]
+
+        The rest of the vocabulary is one more class, so that both are distributions."""
+        assert self.function is not None
+        return self.function(with_rest(student), with_rest(teacher))
 
 
 def _loss_of_user(path: str, function: Any) -> DistillLoss:

@@ -122,10 +122,7 @@ def token_logprobs_and_entropy(
         )
 
     if chunk_tokens is None:
-        buffer_bytes = (
-            CPU_BUFFER_BYTES if logits_TV.device.type == "cpu" else DEVICE_BUFFER_BYTES
-        )
-        chunk_tokens = max(1, buffer_bytes // (4 * logits_TV.shape[1]))
+        chunk_tokens = buffer_tokens(logits_TV)
     dtype = torch.promote_types(logits_TV.dtype, torch.float32)
     logprobs_T = torch.empty(logits_TV.shape[0], dtype=torch.float32, device=logits_TV.device)
     entropy_T = torch.empty_like(logprobs_T)
@@ -144,6 +141,12 @@ def token_logprobs_and_entropy(
         entropy_T[chunk] = sum_C.log() - z_CV.mul_(e_CV).sum(dim=1) / sum_C
         del z_CV, e_CV  # else they stay in memory during the next chunk
     return logprobs_T, entropy_T
+
+
+def buffer_tokens(logits_TV: torch.Tensor) -> int:
+    """Return the tokens whose float32 logits fill a buffer of 4 MiB on a CPU, 64 MiB elsewhere; at least 1."""
+    buffer_bytes = CPU_BUFFER_BYTES if logits_TV.device.type == "cpu" else DEVICE_BUFFER_BYTES
+    return max(1, buffer_bytes // (4 * logits_TV.shape[1]))
 
 
 def _array(name: str, values: object, *, num_dims: int) -> np.ndarray:

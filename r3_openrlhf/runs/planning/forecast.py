@@ -29,6 +29,9 @@ PROCESS_BYTES = 3 * 2**30
 # Experience: ids, attention, action masks in int64, three of log-probs, advantages, returns, KL; in
 # the controller the rows, and their micro-batches
 ROW_BYTES = 4 + 4 + 3 * (3 * 8 + 6 * 4)
+# of each token that a loss on logits compares (distill.top_k): int32 ids and float32 log-probs, on their way
+# from the policy, in the controller, on their way to the update and there
+KEPT_BYTES = 4 * (4 + 4)
 # On disk, per token, compressed (benchmarks/storage.py): 1.4 to 1.7 for text of 4 characters, and
 # the values of the tokens of a tenth of the rows, ranked and recalled ones
 ROLLOUT_BYTES = 2.0
@@ -424,16 +427,33 @@ class _Run:
         distill = self.config.distill
         if not distill.enabled:
             return 0.0
-        share = 1.0 if distill.rows == TaughtRows.ALL else TAUGHT
-        rows = min(share, distill.max_share) * self.recorded
+        rows = self.taught
         length = self.length + min(self.mean, distill.max_success_tokens)
         flops = f.forward_flops(self.shape, tokens=rows * length, length=length)
         # as many gathers as the rows' part of the pass of all rows
         passes = math.ceil(self.passes("rollout") * rows / self.trained)
         gathered = self.zero.forward_traffic(self.shape.params, passes=passes)
-        return flops / (rates.forward * self.ranks * self.gpu.flops) + self.collective_s(
-            gathered, rates
-        )
+        seconds = flops / (rates.forward * self.ranks * self.gpu.flops)
+        return seconds + self.collective_s(gathered, rates) + self.average_s(rates)
+
+    @property
+    def taught(self) -> float:
+        """Rows of a step that a teacher scores."""
+        distill = self.config.distill
+        share = 1.0 if distill.rows == TaughtRows.ALL else TAUGHT
+        return min(share, distill.max_share) * self.recorded if distill.enabled else 0.0
+
+    def average_s(self, rates: f.Rates) -> float:
+        """Estimate the seconds in which a teacher's average follows, comes into the model and leaves it.
+
+        Of each rank's part: the policy down after the step and before the pass; the float32 average up for it,
+        and the policy after it. Without ZeRO 3 two broadcasts of all weights."""
+        if not self.config.distill.averages:
+            return 0.0
+        part = f.BF16 * self.trained_params / self.ranks
+        is_sharded = self.config.train.zero_stage == 3
+        whole = 0 if is_sharded else 2 * f.BF16 * self.trained_params
+        return 5 * part / rates.host_link + self.collective_s(whole, rates)
 
     def passes(self, section: str) -> int:
         """Count the micro-batches of one rank in a step, of log-probs ("rollout") or the update."""
@@ -487,12 +507,19 @@ class _Run:
             4 * f.FP32 * self.trained_params * per_node // self.ranks if self.offload else 0
         )
         offloaded += per_node * self.zero.offload_buffer(self.shape.largest)
-        return {
+        # the average, and the policy while its weights are the average's
+        of_average = (f.FP32 + f.BF16) * self.trained_params * per_node // self.ranks
+        distill = self.config.distill
+        kept = self.taught * self.mean * distill.top_k * distill.compares_logits
+        found = {
             "asleep: optimizer, gradients, engine's weights": per_node * sleeping * self.sleep,
             "offloaded optimizer": models * offloaded,
             "processes": ((1 + models) * per_node + 2) * PROCESS_BYTES,
-            "rows in controller and object store": int(tokens * ROW_BYTES),
+            "rows in controller and object store": int(tokens * ROW_BYTES + kept * KEPT_BYTES),
         }
+        if distill.averages:
+            found["teacher's average"] = of_average
+        return found
 
     def disk(self, steps: int) -> dict[str, int]:
         """Return the bytes that are on disk at the end."""
@@ -512,6 +539,8 @@ class _Run:
         a_checkpoint = (1 + self.critic) * (
             f.BF16 * self.shape.params + 3 * f.FP32 * self.trained_params
         )
+        if self.config.distill.averages:
+            a_checkpoint += f.FP32 * self.trained_params
         found: dict[str, int] = {
             "checkpoints": (
                 written if checkpoint.save_steps == -1 else min(checkpoint.max_num, written)

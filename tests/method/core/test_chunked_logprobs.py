@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from r3_openrlhf.stack.chunked_logprobs import chunked_logprobs
+from r3_openrlhf.stack.label_logprobs import likeliest, logprobs_at, logprobs_of_labels
 
 
 def drawn(seed, *, tokens=7, hidden=5, vocabulary=11, dtype=torch.float64):
@@ -133,3 +134,59 @@ def test_no_tensor_of_all_logits_is_made(monkeypatch):
         lambda h, w: chunked_logprobs(h, w, labels, chunk_tokens=4), hidden, weight, gradient
     )
     assert [size for size in sizes if size[1] == 11] == [(4, 11)] * 4
+
+
+@given(seed=st.integers(0, 99), chunk=st.integers(1, 9), count=st.integers(1, 4))
+@settings(max_examples=20, deadline=None)
+def test_several_labels_of_a_token(seed, chunk, count):
+    """Labels may repeat; each has a weight of its own. From hidden states, and from logits that are there."""
+    hidden, weight, _, _ = drawn(seed)
+    generator = torch.Generator().manual_seed(seed)
+    labels_TK = torch.randint(11, (7, count), generator=generator)
+    gradient_TK = torch.randn(7, count, generator=generator, dtype=torch.float64)
+
+    def at_once(h, w):
+        return (h @ w.T / 0.7).log_softmax(-1).gather(1, labels_TK)
+
+    def in_chunks(h, w):
+        return chunked_logprobs(h, w, labels_TK, chunk_tokens=chunk, temperature=0.7)
+
+    def of_logits(h, w):
+        return logprobs_of_labels(h @ w.T, labels_TK, temperature=0.7)
+
+    expected = with_gradient(at_once, hidden, weight, gradient_TK)
+    for function in (in_chunks, of_logits):
+        found = with_gradient(function, hidden, weight, gradient_TK)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+@given(seed=st.integers(0, 99), chunk=st.integers(1, 9), top_k=st.integers(1, 14))
+@settings(max_examples=20, deadline=None)
+def test_the_likeliest_tokens_are_those_of_all_logits(seed, chunk, top_k):
+    hidden, weight, _, _ = drawn(seed)
+    logits_TV = hidden @ weight.T
+    places = torch.tensor([5, 0, 3])
+    asked = dict(temperature=0.7, chunk_tokens=chunk)
+    ids, logprobs = likeliest(lambda c: logits_TV[c], places, top_k=top_k, **asked)
+    expected = (logits_TV / 0.7).log_softmax(-1)[places]
+    assert ids.dtype == torch.int32 and ids.shape == logprobs.shape == (3, min(top_k, 11))
+    torch.testing.assert_close(
+        logprobs, expected.topk(min(top_k, 11)).values.float(), rtol=1e-6, atol=1e-6
+    )
+    torch.testing.assert_close(expected.gather(1, ids.long()).float(), logprobs)
+    again = logprobs_at(lambda c: logits_TV[c], places, ids, **asked)
+    torch.testing.assert_close(again, logprobs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_logits_have_float32_logprobs(dtype):
+    hidden, weight, labels, _ = drawn(0, vocabulary=3000)
+    logits = (hidden @ weight.T).to(dtype).requires_grad_()
+    found = logprobs_of_labels(logits, labels[:, None])
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(
+        found[:, 0], logits.float().log_softmax(-1).gather(1, labels[:, None])[:, 0]
+    )
+    found.sum().backward()
+    assert logits.grad.dtype == dtype

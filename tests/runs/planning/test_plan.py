@@ -91,6 +91,28 @@ def test_the_pass_of_taught_rows_by_hand():
     assert phase(every, "update").seconds == phase(plain, "update").seconds
 
 
+def test_a_loss_on_logits_and_an_average_by_hand():
+    """32 bytes of each kept token; 6 bytes a parameter beside 8 GPUs, 4 in a checkpoint."""
+    plain = planned(small("algo=r3_teacher"))
+    logits = planned(small("algo=r3_teacher", "distill.loss=reverse_kl", "distill.top_k=100"))
+    config = small("algo=r3_teacher")
+    tokens = 0.5 * config.rows_per_step * config.rollout.max_new_tokens / 2
+    name = "rows in controller and object store"
+    more = logits.host_bytes[name] - plain.host_bytes[name]
+    assert more == pytest.approx(tokens * 100 * 32, abs=2)
+    average, params = (
+        planned(small("algo=r3_teacher", "distill.teacher=average")),
+        1_777_088_000,
+    )
+    assert average.host_bytes["teacher's average"] == 6 * params
+    assert "teacher's average" not in plain.host_bytes
+    disk = average.disk["checkpoints"] - plain.disk["checkpoints"]
+    assert disk % (4 * params) == 0 and disk > 0
+    # 5 times 2 bytes of an eighth, and two broadcasts
+    seconds = phase(average, "log-probs").seconds - phase(plain, "log-probs").seconds
+    assert seconds > 5 * 2 * params / 8 / RATES.host_link
+
+
 def test_engines_that_sample_ahead_are_on_gpus_of_their_own():
     """4 of the 8 GPUs train: each holds a quarter of the states. Sampling takes nothing but the engine, and no time beside a
     longer update."""
