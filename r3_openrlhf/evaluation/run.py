@@ -383,7 +383,7 @@ def _page(
         "equal to an earlier one": problems.num_duplicates,
         "without problem or usable answer": problems.num_unusable,
     }
-    start = FirstPage(used=len(problems.labels), left_out=left_out)
+    start = FirstPage(used=len(problems.labels), left_out=left_out, found=problems.notes)
     return make_page(start, config, tokenizer, model, rows)
 
 

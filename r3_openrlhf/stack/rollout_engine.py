@@ -14,6 +14,7 @@ from vllm.inputs import TokensPrompt
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.machine.cpu import cpu_platform
 from r3_openrlhf.stack.blocked_signals import keep_blocked
+from r3_openrlhf.stack.engine_notes import EngineFacts, facts_of
 from r3_openrlhf.stack.environment import config_from_environment, on_cpu
 from r3_openrlhf.stack.partial_engines import Occupancy
 from r3_openrlhf.stack.rollout_executor import TOP_LOGPROBS
@@ -183,6 +184,10 @@ class R3RolloutActor(UpstreamRolloutActor):
             )
             kwargs["kv_cache_memory_bytes"] = cpu_platform.KV_CACHE_BYTES
         await UpstreamRolloutActor.__init__(self, *args, **kwargs)
+
+    async def facts(self) -> EngineFacts:
+        """Return the engine's settings after its start."""
+        return facts_of(self.llm)
 
     async def generate_responses(
         self,

@@ -138,6 +138,7 @@ PAGE = {
     "rewards": [],
     "algorithm": ["r3: estimator group_norm"],
     "imported": [],
+    "found": ["CPUs: 2 of the 64 of this machine"],
 }
 
 
@@ -150,6 +151,7 @@ PAGE = {
                 "64 rows read, 60 used; left out: 4 longer",
                 "What is 17 + 4?",
                 "\\boxed{21}: correct",
+                "CPUs: 2 of the 64",
                 "with <b>",
             ],
         ),
