@@ -6,17 +6,24 @@ Weights are counted in bfloat16, KV cache as vLLM keeps it without quantization;
 sliding window count as those without one, and a state that does not grow (linear attention) as 0.
 """
 
+from __future__ import annotations
+
 import functools
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from r3_openrlhf.method.errors import ConfigError, shortened
 from r3_openrlhf.runs.models.checks import packing_fault
 from r3_openrlhf.runs.models.model_config import read_config
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 TOKENS = 64  # of the pass on the meta device
 ATTENTION = "r3_planned"  # its entry in Transformers' table of attentions
@@ -84,7 +91,7 @@ def shape_of(model: str) -> ModelShape:
         ) from error
 
 
-def measured(config: Any) -> ModelShape:
+def measured(config: PreTrainedConfig) -> ModelShape:
     """Measure the shape of the text model of a configuration of Transformers."""
     import torch
     from transformers import AttentionInterface, AutoModelForCausalLM
@@ -132,7 +139,7 @@ def measured(config: Any) -> ModelShape:
     )
 
 
-def _used(name: str, weight: Any, config: Any) -> float:
+def _used(name: str, weight: Tensor, config: PreTrainedConfig) -> float:
     """Count the entries that multiply a token: all, or those of its experts ([experts, out, in])."""
     is_of_experts = ".experts." in name and weight.dim() == 3
     return weight.numel() * (config.num_experts_per_tok / len(weight) if is_of_experts else 1.0)
@@ -149,7 +156,7 @@ class _Tape:
         self.held: dict[int, Any] = {}
         self.attention_width, self.repeated_bytes = 0, 0.0
 
-    def keep(self, tensor: Any) -> object:
+    def keep(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in self.held:
             self.held[storage._cdata] = storage
@@ -157,8 +164,14 @@ class _Tape:
         return tensor
 
     def attention(
-        self, _module: Any, query: Any, key: Any, value: Any, *_: Any, **_options: Any
-    ) -> object:
+        self,
+        _module: Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *_: object,
+        **_options: object,
+    ) -> tuple[Tensor, None]:
         """Keep what flash attention keeps: [1, heads, T, dim] of q, k and v, and the result."""
         repeated = (
             (query.shape[1] - key.shape[1])
@@ -174,7 +187,7 @@ class _Tape:
             self.keep(tensor)
         return result, None
 
-    def run(self, model: Any) -> tuple[list[Any], list[list[float]]]:
+    def run(self, model: PreTrainedModel) -> tuple[list[Any], list[list[float]]]:
         """(layers of the KV cache, bytes a token of each tensor that each layer keeps)."""
         import torch
         from transformers.modeling_layers import GradientCheckpointingLayer
