@@ -62,6 +62,9 @@ class ModelShape:
         )
 
 
+_MEASURED_WITH = ("transformers", "torch")  # the extra `cluster` has neither
+
+
 @functools.cache
 def published() -> dict[str, ModelShape]:
     """Return what `measured` gives for published models and for those that are built here, by name."""
@@ -82,13 +85,25 @@ def shape_of(model: str) -> ModelShape:
         return measured(read_config(model, local_files_only=True))
     except ConfigError:
         raise
+    except ModuleNotFoundError as error:
+        if error.name not in _MEASURED_WITH:
+            raise _unreadable(model, error) from error
+        raise ConfigError(
+            f"model.path is {model}, which is not in the plan's table, so it is measured with "
+            f"{' and '.join(_MEASURED_WITH)}, and {error.name} is not installed: "
+            "pip install 'r3_openrlhf[eval,torch]'"
+        ) from error
     # of any architecture's own code, for a configuration of strangers
     except Exception as error:
-        raise ConfigError(
-            f"model.path is {model}, which the plan cannot read ({type(error).__name__}: "
-            f"{shortened(error)}); use a directory with its config.json, or one of "
-            f"{', '.join(published())}"
-        ) from error
+        raise _unreadable(model, error) from error
+
+
+def _unreadable(model: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"model.path is {model}, which the plan cannot read ({type(error).__name__}: "
+        f"{shortened(error)}); use a directory with its config.json, or one of "
+        f"{', '.join(published())}"
+    )
 
 
 def measured(config: PreTrainedConfig) -> ModelShape:
