@@ -203,7 +203,7 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
 
 @contextlib.contextmanager
 def _display(log: Path) -> Iterator[Display]:
-    """Progress on the terminal, while all that the engine prints goes to `log`."""
+    """Show progress on the terminal; what the engine prints goes to `log`."""
     outputs = Outputs()
     try:
         with log.open("ab") as file:

@@ -56,7 +56,7 @@ def available_memory(root: Path = ROOT) -> int:
 
 
 def object_store_bytes(shared_memory: int, memory: int) -> int:
-    """Bytes for a node with this much free /dev/shm and memory: half of the first (NCCL or another
+    """Return the store's bytes for a node with this much free /dev/shm and memory: half of the first (NCCL or another
     job have the other), at most a fifth of the second and 32 GiB. Ray takes 30% of all memory."""
     return max(MIN_OBJECT_STORE, min(shared_memory // 2, memory // 5, MAX_OBJECT_STORE))
 
@@ -81,7 +81,7 @@ def limits(root: Path = ROOT) -> list[Limit]:
 
 
 def _of_host(name: str, root: Path) -> int:
-    """Bytes of a line of /proc/meminfo."""
+    """Return the bytes of a line of /proc/meminfo."""
     text = cgroups.text(root / "proc/meminfo")
     line = re.search(rf"^{name}:\s+(\d+) kB$", text, re.MULTILINE)
     if line is None:

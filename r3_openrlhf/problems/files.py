@@ -160,7 +160,7 @@ def _file(path: Path, name: str) -> Table:
 
 
 def _directory(data: DataConfig, path: Path) -> Table:
-    """Also a hub data set; its JSON and CSV files are read here."""
+    """Load a directory or a hub data set; JSON and CSV files are read here."""
     import datasets
     from datasets.packaged_modules.csv.csv import Csv
     from datasets.packaged_modules.json.json import Json
