@@ -111,7 +111,7 @@ def _about_retired(error: click.UsageError) -> str | None:
 
 
 def _sentence(error: Exception, command: str | None) -> str:
-    """About a foreign exception: what to install, or the file that has the traceback."""
+    """Turn a foreign exception into one sentence: what to install, or the file that has the traceback."""
     package = (
         (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     )

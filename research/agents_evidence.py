@@ -111,17 +111,17 @@ def at(runs: Iterable[AgentEvidence], rate: float) -> list[AgentEvidence]:
 
 
 def tables(runs: Sequence[AgentEvidence], *, against: str = "hgpo_k0") -> str:
-    """Return, for every column, a table in Markdown: each arm at the rate that was tuned for it, then less `against` at equal rates."""
+    """Return, for every column, a table in Markdown: each arm at the rate that was tuned for it, then its difference from `against` at equal rates."""
     texts = []
     for column in sorted({run.column for run in runs}, key=str):
         here = [run for run in runs if run.column == column]
         arms = {run.arm: [other for other in here if other.arm == run.arm] for run in here}
         rates = sorted({run.learning_rate for run in here})
-        equal = " | ".join(f"less {against}, both at {rate:g}" for rate in rates)
+        equal = " | ".join(f"vs. {against}, both at {rate:g}" for rate in rates)
         lines = [
             f"**{title(column)}**",
             "",
-            f"| arm | rate | seeds | area | ends at | less {against}, each at its rate | {equal} |",
+            f"| arm | rate | seeds | area | ends at | vs. {against}, each at its rate | {equal} |",
             "|---" * (6 + len(rates)) + "|",
         ]
         for arm, of_arm in sorted(arms.items()):

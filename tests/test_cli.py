@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,95 @@ def test_a_dry_run_begins_with_the_first_page(tmp_path):
     assert "--rollout." not in result.stdout and len(result.stdout.splitlines()) < 50
     page = json.loads(call(*command, "--json").stdout)["first_page"]
     assert (page["read"], page["used"], len(page["examples"])) == (64, 64, 3)
+
+
+def messages_of(n, *, system, thoughts):
+    """A conversation that ends with a question."""
+    said = f"<think>{n} is easy to say.</think>It is {n}." if thoughts else f"It is {n}."
+    first = [{"role": "system", "content": "Be brief, always."}] if system else []
+    return [
+        *first,
+        {"role": "user", "content": f"Which number is {n}?"},
+        {"role": "assistant", "content": said},
+        {"role": "user", "content": f"And what is {n} + 7?"},
+    ]
+
+
+# <|im_start|> as Qwen2.5, with a text of its own; a system turn goes into the user's, as Gemma does
+OWN_TEXT = (
+    "{% if messages[0].role != 'system' %}<|im_start|>system\nYou were made in a test.<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1] }}<|im_end|>\n"
+    "{% endfor %}<|im_start|>assistant\n"
+)
+MERGED = (
+    "{% set first = 1 if messages[0].role == 'system' else 0 %}{% for m in messages[first:] %}<|im_start|>{{ m.role }}\n"
+    "{% if loop.first and first %}{{ messages[0].content }}\n\n{% endif %}{{ m.content }}<|im_end|>\n"
+    "{% endfor %}<|im_start|>assistant\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "row", "said"),
+    [
+        (
+            OWN_TEXT,
+            {"system": False, "thoughts": False},
+            ["own before the first turn: '<|im_start|>system\\nYou were made in a test.'"],
+        ),
+        (OWN_TEXT, {"system": True, "thoughts": False}, []),
+        (
+            OWN_TEXT,
+            {"system": True, "thoughts": True},
+            ["64 of 64 prompts are without the thoughts (up to </think>) of earlier turns"],
+        ),
+        (
+            MERGED,
+            {"system": True, "thoughts": True},
+            ["the system turn is written into the user's turn"],
+        ),
+        (MERGED, {"system": False, "thoughts": True}, []),
+    ],
+)
+def test_a_dry_run_says_what_the_template_did(template, row, said, tmp_path):
+    family = FAMILIES["Qwen2.5-Instruct"]
+    directory = write_model(tmp_path / "m", replace(family, template=template))
+    file = tmp_path / "rows.jsonl"
+    chats = [{"messages": messages_of(n, **row), "answer": str(n + 7)} for n in range(100, 164)]
+    file.write_text("".join(json.dumps(chat) + "\n" for chat in chats))
+    settings = [f"data.path={file}", "data.task=math", f"model.path={directory}"]
+    result = call(
+        "train", "experiment=cpu_smoke", *settings, "data.max_len=2000", "--dry-run", "--json"
+    )
+    assert result.exit_code == 0, result.output
+    page = json.loads(result.stdout)["first_page"]
+    found = [note for note in page["found"] if note.startswith("chat template: ")]
+    assert len(found) == len(said) and all(map(str.endswith, found, said)), found
+    assert page["found"][-1].startswith("a response also ends at '<|endoftext|>'")
+
+
+def test_a_dry_run_says_what_the_data_and_the_machine_gave(tmp_path, monkeypatch):
+    """Columns whose cells have several types, fewer CPUs than the machine has, a small /dev/shm."""
+    file = tmp_path / "rows.jsonl"
+    cells = [*range(100, 160), "161", ["162"], True, 164]
+    lines = [{"problem": f"What is {n}?", "answer": cell} for n, cell in enumerate(cells)]
+    lines[9]["problem"] = {"text": "What is 9?"}
+    file.write_text("".join(json.dumps(line) + "\n" for line in [*lines, lines[3]]))
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    small = ("0.06 of 0.06 GiB free", "1 GiB free", "make it larger")
+    monkeypatch.setattr("r3_openrlhf.machine.places.shared_memory", lambda _: small)
+    result = call(
+        "train", "experiment=cpu_smoke", f"data.path={file}", "data.task=math", "--dry-run"
+    )
+    assert result.exit_code == 0, result.output
+    found = " ".join(result.stdout.partition("\nFound ")[2].split())
+    assert "left out: 1 equal to an earlier one, 1 the problem" in result.stdout
+    assert f"column problem has 64 texts, 1 structure; data.path {file}, line 10: " in found
+    answers = f"column answer has 62 numbers, 1 text, 1 list, 1 true or false; data.path {file}, line 63: 'True'"
+    assert answers in found
+    assert "CPUs: 2 of the 64 of this machine" in found
+    assert "Warning: /dev/shm: 0.06 of 0.06 GiB free, and the run needs 1 GiB free" in found
+    assert result.stderr.count("/dev/shm") == 0
 
 
 def test_a_dry_run_refuses_what_is_wrong_for_sure(tmp_path):

@@ -308,6 +308,15 @@ def test_an_installed_wheel_plans_a_run_from_any_directory(elsewhere, tmp_path):
 
 # ── the extras ──
 
+PARTS = {"grading"}  # docs/rewards.md installs it
+
+
+def test_the_page_of_the_installation_names_every_extra():
+    page = (REPOSITORY / "docs" / "install.md").read_text().partition("\n## The training")[0]
+    named = set(re.findall(r"(?m)^- `(\w+)`", page))
+    assert named == set(PROJECT["optional-dependencies"]) - PARTS
+    assert "'r3-openrlhf[grading]'" in (REPOSITORY / "docs" / "rewards.md").read_text()
+
 
 def site_of(directory):
     (site,) = directory.glob("lib/python*/site-packages")

@@ -234,7 +234,7 @@ def _share_of_tokens(steps: Steps, keys: Sequence[str]) -> float | None:
 
 
 def _sum(steps: Steps, keys: tuple[str, ...]) -> float | None:
-    """Over all steps, of the first of these keys that each has. None: a step has none."""
+    """Sum over all steps the first of these keys that each step has. None: a step has none."""
     values = [next((line[key] for key in keys if _has(line, key)), None) for line in steps]
     return (
         sum(value for value in values if value is not None)

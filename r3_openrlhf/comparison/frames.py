@@ -158,7 +158,7 @@ def _by_step(lines: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _frame(lines: Iterable[dict[str, Any]]) -> pd.DataFrame:
-    """Columns with FIRST before the others; None is NaN where a column has no text."""
+    """Order the columns with FIRST before the others; None becomes NaN where a column has no text."""
     frame = pd.DataFrame(lines)
     for name in [name for name in frame if frame[name].dtype.kind == "O"]:
         if not frame[name].map(lambda value: isinstance(value, str | list | dict)).any():

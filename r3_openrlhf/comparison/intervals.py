@@ -110,16 +110,16 @@ class Curve:
 
     @property
     def start(self) -> float:
-        """The smallest x."""
+        """Return the smallest x."""
         return self.xs[0]
 
     @property
     def end(self) -> float:
-        """The largest x."""
+        """Return the largest x."""
         return self.xs[-1]
 
     def at(self, x: float) -> float:
-        """Linear interpolation."""
+        """Interpolate linearly."""
         return float(np.interp(x, self.xs, self.ys))
 
     def mean_height(self, start: float, end: float) -> float:

@@ -64,7 +64,7 @@ class Run:
 
 
 def find_runs(paths: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
-    """(run directories, paths without one). A path is a run directory, or a directory that holds
+    """Return (run directories, paths without one). A path is a run directory, or a directory that holds
     some at any depth.
 
     Raises R3Error for a path that does not exist, and when there is no run at all."""
@@ -88,7 +88,7 @@ def find_runs(paths: Iterable[str | Path]) -> tuple[list[Path], list[Path]]:
 
 
 def directories_below(path: Path) -> Iterator[tuple[Path, bool]]:
-    """(directory, is it a run?) of runs and evaluations at `path` or below. Below a run only its
+    """Return (directory, is it a run?) of runs and evaluations at `path` or below. Below a run only its
     evaluations count."""
     for folder, folders, files in os.walk(path):
         folders.sort()
@@ -175,7 +175,7 @@ def _by_step(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _check_numbers(file: Path, lines: list[dict[str, Any]], keys: tuple[str, ...]) -> None:
-    """Every line has these keys, and the first of them, a count of tokens, grows."""
+    """Check that every line has these keys, and that the first, a count of tokens, grows."""
     for line in lines:
         for key in keys:
             if not isinstance(line.get(key), (int, float)):

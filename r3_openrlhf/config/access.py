@@ -80,7 +80,7 @@ def check_access(host: str, token: str | None, *, variable: str, name: str) -> N
 
 
 def credentials(header: bytes) -> tuple[bytes, bytes]:
-    """Credentials of an authorization header: of bearer tokens the password, of others none."""
+    """Return the credentials of an authorization header: of bearer tokens the password, of others none."""
     scheme, _, value = header.partition(b" ")
     if scheme.lower() == b"bearer":
         return b"", value.strip()

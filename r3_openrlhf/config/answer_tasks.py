@@ -9,9 +9,9 @@ No grader is imported here: entries name functions, which grading processes load
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from r3_openrlhf.method.errors import ConfigError, quoted
 from r3_openrlhf.method.open_table import (
@@ -55,7 +55,7 @@ class AnswerTask:
     of_user: bool = False
 
 
-def _of_user(path: str, function: Any) -> AnswerTask:
+def _of_user(path: str, function: Callable[..., object]) -> AnswerTask:
     check_signature(
         "data.task",
         path,

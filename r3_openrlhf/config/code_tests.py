@@ -263,7 +263,7 @@ def statements(source: str) -> list[ast.stmt] | None:
 
 
 def first_call(tests: CodeTests) -> tuple[str, int] | None:
-    """(name, number of arguments) of the first call of the program in tests that are code: of a
+    """Return (name, number of arguments) of the first call of the program in tests that are code: of a
     function, or of a class where there is none."""
     source = "\n".join([tests.setup, *tests.asserts])
     names, _ = split_names(tests)
@@ -335,7 +335,7 @@ def _innermost(nodes: list[Any], names: set[str]) -> list[str]:
 
 
 def _names_of(module: str, nodes: Sequence[ast.AST]) -> list[str]:
-    """Names that are asked for as those of a module, in its imports and as its attributes."""
+    """Return the names that are imported from a module or read as its attributes."""
     aliases = [
         (getattr(node, "module", ""), alias)
         for node in nodes

@@ -268,7 +268,7 @@ def with_overrides(values: dict[str, Any], overrides: list[str], *, source: str)
 
 
 def config_to_json(config: R3Config) -> str:
-    """One line that `config_from_json` reads back; how a configuration travels into Ray actors."""
+    """Return one line that `config_from_json` reads back; Ray actors get the configuration so."""
     return json.dumps(dataclasses.asdict(config))
 
 

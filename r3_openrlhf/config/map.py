@@ -46,7 +46,7 @@ class Setting:
 
 @functools.cache
 def settings() -> tuple[Setting, ...]:
-    """Every key, in the order of the code."""
+    """Return every key, in the order of the code."""
     return tuple(_settings_of(R3Config, ""))
 
 

@@ -192,7 +192,7 @@ class RewardConfig:
 
     @property
     def all_weights(self) -> list[float]:
-        """One for each of all_functions."""
+        """Return a weight for each of all_functions."""
         return self.weights or [1.0] * len(self.all_functions)
 
 

@@ -42,7 +42,7 @@ class RolloutConfig:
     # tokens of a forward pass with train.dynamic_batch; null: train.max_tokens_per_gpu
     max_tokens_per_gpu: int | None = number(None, min=1)
     # prompts in flight beyond those of a step, as a share of batch_size. A step ends when batch_size groups are
-    # whole; what is unfinished is paused, and goes on in the next one. 0: a step waits for its longest response
+    # whole; what is unfinished is paused and continues in the next one. 0: a step waits for its longest response
     partial: float = number(0.0, min=0)
     # a group that was paused so often is waited for
     max_pauses: int = number(2, min=1)

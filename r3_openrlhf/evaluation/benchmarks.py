@@ -50,6 +50,7 @@ class ProblemSet:
     labels: list[Label]
     num_duplicates: int
     num_unusable: int
+    notes: list[str]  # columns whose cells have several types
 
     @property
     def answers_sha256(self) -> str:
@@ -88,6 +89,7 @@ def load_problem_set(
         labels=labels[:max_problems],
         num_duplicates=counts.num_duplicates,
         num_unusable=counts.num_unusable,
+        notes=counts.notes,
     )
 
 

@@ -29,7 +29,7 @@ def num_correct(rows: Rows) -> int:
 def summarise_benchmark(
     problems: Iterable[SampledProblem], options: BenchmarkConfig
 ) -> dict[str, Any]:
-    """Estimates, why responses were ungraded, and each problem's counts, as plain data."""
+    """Summarize a benchmark as plain data: estimates, reasons of ungraded responses, counts by problem."""
     sampled = {problem.uid: problem.responses for problem in problems}
     graded = {
         uid: [row for row in rows if row.verdict is not Verdict.UNGRADED]

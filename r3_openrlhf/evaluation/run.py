@@ -203,7 +203,7 @@ def run_evaluation(request: Request) -> tuple[dict[str, Any], EvaluationDirector
 
 @contextlib.contextmanager
 def _display(log: Path) -> Iterator[Display]:
-    """Progress on the terminal, while all that the engine prints goes to `log`."""
+    """Show progress on the terminal; what the engine prints goes to `log`."""
     outputs = Outputs()
     try:
         with log.open("ab") as file:
@@ -383,7 +383,7 @@ def _page(
         "equal to an earlier one": problems.num_duplicates,
         "without problem or usable answer": problems.num_unusable,
     }
-    start = FirstPage(used=len(problems.labels), left_out=left_out)
+    start = FirstPage(used=len(problems.labels), left_out=left_out, found=problems.notes)
     return make_page(start, config, tokenizer, model, rows)
 
 

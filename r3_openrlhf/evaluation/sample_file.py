@@ -132,7 +132,7 @@ class SampleFile:
             file.writelines(map(_encode, problems))
 
     def read(self) -> Iterator[SampledProblem]:
-        """Every problem, in the order of finishing. DataError: a line that is none."""
+        """Return every problem, in the order of finishing. DataError: a line that is none."""
         if not self.path.is_file():
             return
         with self.path.open("rb") as file:

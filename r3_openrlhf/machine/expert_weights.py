@@ -35,7 +35,7 @@ class SyncedWorker(Protocol):
 
 @contextlib.contextmanager
 def loading(worker: SyncedWorker, name: str, *, last: bool) -> Iterator[None]:
-    """Around the load of a weight by OpenRLHF's worker. last: of this sync. ValueError: some did not come."""
+    """Wrap the loading of a weight by OpenRLHF's worker. last: of this sync. ValueError: some did not come."""
     if not hasattr(worker, "r3_experts"):
         modules = worker.get_model().modules()
         worker.r3_experts = {

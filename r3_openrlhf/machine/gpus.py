@@ -71,7 +71,7 @@ def gpus_of_this_machine(environment: Mapping[str, str] = os.environ) -> list[Gp
 
 
 def parsed(gpus: str, processes: str) -> list[Gpu]:
-    """nvidia-smi's two answers, in MiB. "[N/A]" instead of a number counts as 0."""
+    """Parse nvidia-smi's two answers, in MiB. "[N/A]" instead of a number counts as 0."""
     holders: dict[str, list[Holder]] = {}
     for line in filter(str.strip, processes.splitlines()):
         uuid, pid, used, name = (word.strip() for word in line.split(",", 3))

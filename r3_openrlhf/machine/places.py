@@ -19,7 +19,7 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def mount_of(path: Path) -> tuple[Path, str]:
-    """(where its file system is mounted, the file system's type), "" where it is not known."""
+    """Return (mount point, type of the file system); the type is "" where it is not known."""
     import psutil  # not above: the doctor has no packages
 
     path, point, kind = path.resolve(), Path("/"), ""

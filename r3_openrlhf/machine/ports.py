@@ -11,7 +11,7 @@ _taken: list[socket.socket] = []  # closed when this process ends
 
 
 def free_port() -> int:
-    """One of PORTS that is free here, given only once while the process that asked for it lives.
+    """Return a free one of PORTS, which no other caller gets while this process lives.
     Global random states stay as they are. Raises OSError."""
     draw = random.SystemRandom()
     for _ in range(MAX_TRIES):

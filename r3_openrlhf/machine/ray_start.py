@@ -33,12 +33,12 @@ _ENVIRONMENT = {
 
 
 def authentication() -> dict[str, str]:
-    """Environment to talk to one Ray: without its token neither tasks nor key store are open."""
+    """Return the environment to talk to one Ray: without its token neither tasks nor key store are open."""
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 def of_this_machine() -> dict[str, str]:
-    """Environment of a Ray of one node. A variable for Windows and macOS makes it take 127.0.0.1
+    """Return the environment of a Ray of one node. A variable for Windows and macOS makes it take 127.0.0.1
     (ray/_private/services.py:791), and listen there alone. Ray reads them when it is imported.
 
     A run goes on without its key store; after 60 s, the default, Ray would end it without a word."""
@@ -90,7 +90,7 @@ def patient_raylet(*, common_port: int | None = None) -> Iterator[None]:
 
 
 def main() -> None:
-    """Ray's command line."""
+    """Run Ray's command line."""
     from ray.scripts import scripts
 
     with patient_raylet():

@@ -41,7 +41,7 @@ def install() -> None:
 
 
 def on_one_node(folder: Path) -> dict[str, str]:
-    """Environment of a run whose processes share this node; `folder` has mode 700."""
+    """Return the environment of a run whose processes share this node; `folder` has mode 700."""
     addresses = {
         name: os.environ.get(name, "lo")
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")

@@ -150,7 +150,7 @@ def _from_file(name: str) -> object:
     return module
 
 
-def named_by(function: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
+def named_by(function: Callable[..., object], facts: Mapping[str, Any]) -> dict[str, Any]:
     """Keep those of `facts` that a function has a parameter for; none if it is no function, or says nothing of them."""
     parameters: Mapping[str, inspect.Parameter] = {}
     with contextlib.suppress(TypeError, ValueError):  # check_signature says so
@@ -160,7 +160,7 @@ def named_by(function: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_signature(
-    key: str, path: str, function: Any, *arguments: Any, **keywords: Any
+    key: str, path: str, function: Callable[..., object], *arguments: object, **keywords: object
 ) -> None:
     """Check that `function` can be called with these positional and keyword arguments.
 

@@ -1,5 +1,7 @@
 """data.path -> a table: file, pattern, directory, `save_to_disk`, or a data set on the hub."""
 
+from __future__ import annotations
+
 import functools
 import glob
 import itertools
@@ -8,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from r3_openrlhf.config import DataConfig
 from r3_openrlhf.method.errors import DataError, R3Error, quoted
@@ -24,6 +26,10 @@ from r3_openrlhf.problems.table import (
     refuse_foreign,
     table_of,
 )
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetBuilder
+    from pyarrow import Schema
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 TYPED = {".parquet": "parquet", ".arrow": "arrow"}  # ending -> its reader in `datasets`
@@ -154,7 +160,7 @@ def _file(path: Path, name: str) -> Table:
 
 
 def _directory(data: DataConfig, path: Path) -> Table:
-    """Also a hub data set; its JSON and CSV files are read here."""
+    """Load a directory or a hub data set; JSON and CSV files are read here."""
     import datasets
     from datasets.packaged_modules.csv.csv import Csv
     from datasets.packaged_modules.json.json import Json
@@ -213,7 +219,9 @@ def _names(files: Iterable[str | Path]) -> tuple[str, ...]:
     return tuple(Path(file).name for file in files)
 
 
-def _text_files(data: DataConfig, builder: Any, read: Callable[..., Iterable[Row]]) -> Table:
+def _text_files(
+    data: DataConfig, builder: DatasetBuilder, read: Callable[..., Iterable[Row]]
+) -> Table:
     import datasets
 
     files = {
@@ -235,13 +243,13 @@ def _text_files(data: DataConfig, builder: Any, read: Callable[..., Iterable[Row
     return table_of(row for part in parts for row in rows[part.splitname][part.from_ : part.to])
 
 
-def _schema_of_parquet(path: Path) -> Any:
+def _schema_of_parquet(path: Path) -> Schema:
     import pyarrow.parquet
 
     return pyarrow.parquet.read_schema(path)
 
 
-def _schema_of_arrow(path: Path) -> Any:
+def _schema_of_arrow(path: Path) -> Schema:
     import pyarrow
 
     with path.open("rb") as file:
@@ -255,7 +263,7 @@ def _schema_of_arrow(path: Path) -> Any:
 SCHEMAS = {"parquet": _schema_of_parquet, "arrow": _schema_of_arrow}
 
 
-def _has_several_schemas(builder: Any) -> bool:
+def _has_several_schemas(builder: DatasetBuilder) -> bool:
     """Tell whether the Parquet or Arrow files of a directory differ in their columns or types."""
     if builder.name not in SCHEMAS or builder.info.features is not None:
         return False
@@ -265,7 +273,7 @@ def _has_several_schemas(builder: Any) -> bool:
     return any(not schema.equals(schemas[0]) for schema in schemas)
 
 
-def _files_apart(data: DataConfig, builder: Any) -> Table:
+def _files_apart(data: DataConfig, builder: DatasetBuilder) -> Table:
     """Read each file with its own types: `datasets` casts all to those of the first, and True is 1."""
     import datasets
 
@@ -297,7 +305,7 @@ def _joined(tables: list[Table]) -> Table:
     return Table(list(columns), lambda wanted: rows(table.rows(wanted) for table in tables))
 
 
-def _table_of(dataset: Any, name: str) -> Table:
+def _table_of(dataset: Dataset, name: str) -> Table:
 
     def rows(wanted: Collection[str] | None) -> Iterator[Row]:
         kept = [column for column in dataset.column_names if wanted is None or column in wanted]

@@ -17,6 +17,7 @@ from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.config.no_answer import says_no_answer
 from r3_openrlhf.method.errors import DataError, quoted
 from r3_openrlhf.method.open_table import is_import_path, nearest
+from r3_openrlhf.problems.cell_kinds import CellKinds
 from r3_openrlhf.problems.code_rows import (
     Shape,
     columns_of,
@@ -89,6 +90,7 @@ class SourceCounts:
     problem_forms: dict[str, int] = field(default_factory=dict)  # form of the problem -> rows
     forms: dict[str, int] = field(default_factory=dict)  # answer's form (references.py) -> rows
     findings: list[Finding] = field(default_factory=list)  # about columns that are not read
+    notes: list[str] = field(default_factory=list)  # columns whose cells have several types
 
     @property
     def how_read(self) -> str:
@@ -374,8 +376,11 @@ def _table_rows(
     forms: list[tuple[str, str]] = []
     whole: list[tuple[dict[str, Any], Label]] = []
     ranks: list[str] = []
+    kinds = CellKinds()
+    counted = None if with_rows else list(dict.fromkeys(filter(None, keys)))
     for place, row in table.rows(None if with_rows else read):
         found, form = _found(columns, task, row)
+        kinds.add(row, place, columns=counted)
         if isinstance(found, Label) and isinstance(row, dict):
             if len(whole) < WHOLE:
                 whole.append((row, found))
@@ -385,6 +390,7 @@ def _table_rows(
             ranks.append(_rank(row, by, place))
         rows.append((place, found))
         forms.append(form)
+    counts.notes = kinds.notes()
     counts.findings = check_rows(
         whole, read, data=data, problem="" if shape else columns.problem
     )

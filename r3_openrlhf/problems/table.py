@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import zstandard
 
@@ -121,7 +121,7 @@ def refuse_foreign(path: Path) -> None:
         raise DataError(f"{path} is UTF-16 or UTF-32; save it as UTF-8")
 
 
-def _opened(path: Path) -> Any:
+def _opened(path: Path) -> BinaryIO:
     """Open a stream of the bytes of a file, unpacked where its name ends in .gz or .zst.
     DataError: 8 MB may unpack to 8 GB."""
     if path.suffix not in PACKED:
@@ -140,7 +140,7 @@ def _opened(path: Path) -> Any:
     return io.BytesIO(content)
 
 
-def _lines(file: Any, name: str) -> Iterator[bytes]:
+def _lines(file: BinaryIO, name: str) -> Iterator[bytes]:
     for number in itertools.count(1):
         line = file.readline(MAX_CELL + 1)
         if len(line) > MAX_CELL:
@@ -219,7 +219,7 @@ def _rows_of_columns(document: dict[str, list[Any]], name: str) -> list[dict[str
     return [dict(zip(document, cells, strict=True)) for cells in zip(*columns, strict=True)]
 
 
-def _is_one_document(file: object, path: Path, name: str) -> bool:
+def _is_one_document(file: BinaryIO, path: Path, name: str) -> bool:
     lines = (line.removeprefix(b"\xef\xbb\xbf").strip() for line in _lines(file, name))
     first = next(filter(None, lines), b"")
     is_open = first.startswith(b"{") and ".json" in path.suffixes

@@ -3,6 +3,7 @@ tokenizer knows."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -27,6 +28,102 @@ def template_findings(
 ) -> list[Finding]:
     """Try the template on the orders of roles that the problems have; a sentence for each fault."""
     sentences: dict[str, None] = {}
+    for roles, part in _orders(tokenizer, data, labels).items():
+        sentences |= dict.fromkeys(_faults(tokenizer, part, roles))
+    begin = f"the chat template of {tokenizer.name_or_path}"
+    return [Finding(f"{begin} {sentence}") for sentence in sentences]
+
+
+def template_notes(
+    tokenizer: PreTrainedTokenizerBase, data: DataConfig, labels: Iterable[Label]
+) -> list[str]:
+    """Say what a correct template does that a reader may not expect: text of its own before the first
+    turn, and a system turn within the user's. One sentence each, of the orders of roles that the
+    problems have."""
+    found: dict[str, None] = {}
+    for roles, part in _orders(tokenizer, data, labels).items():
+        found |= dict.fromkeys(_surprises(tokenizer, part, roles))
+    return [f"chat template: {sentence}" for sentence in found]
+
+
+def lacks_thoughts(label: Label, prompt: str) -> bool:
+    """Return if an earlier turn of the assistant has thoughts that the prompt does not show."""
+    bare = _bare(prompt)
+    for turn in label.turns or []:
+        thoughts, mark, _ = turn["content"].rpartition("</think>")
+        said = _bare(thoughts.rpartition("<think>")[2])
+        if turn["role"] == "assistant" and mark and said and said not in bare:
+            return True
+    return False
+
+
+def thought_notes(number: int, total: int) -> list[str]:
+    """Say in how many of all prompts the template leaves out the thoughts of earlier turns."""
+    if number == 0:
+        return []
+    return [
+        f"chat template: {number:,} of {total:,} prompts are without the thoughts (up to </think>) of earlier turns"
+    ]
+
+
+def _surprises(
+    tokenizer: PreTrainedTokenizerBase, data: DataConfig, roles: Sequence[str]
+) -> Iterator[str]:
+    """Yield what the template adds to a conversation of these roles, or merges in it."""
+    texts = [f"zqx{place}zqx" for place in range(len(roles))]
+    messages = [
+        {"role": role, "content": text} for role, text in zip(roles, texts, strict=True)
+    ]
+    again = [*messages, {"role": "assistant", "content": "zqxazqx"}, _user("zqxuzqx")]
+    try:
+        prompt = in_template(tokenizer, data, messages)
+        longer = in_template(tokenizer, data, again)
+    except DataError:
+        return  # the prompt of the problem itself says it
+    if roles[0] == "system":
+        between = prompt.partition(texts[0])[2].partition(texts[1])[0]
+        if not _words(tokenizer, between) and not _has_special(tokenizer, between):
+            yield f"the system turn is written into the {roles[1]}'s turn"
+        return
+    # what is before a later turn of the user is no text of its own
+    usual = longer.partition("zqxazqx")[2].partition("zqxuzqx")[0]
+    head = prompt.partition(texts[0])[0]
+    extra = head[: len(head) - len(_common_end(head, usual))]
+    if _words(tokenizer, extra):
+        yield f"it writes a text of its own before the first turn: {quoted(extra.strip())}"
+
+
+def _user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def _common_end(first: str, second: str) -> str:
+    return os.path.commonprefix([first[::-1], second[::-1]])[::-1]
+
+
+def _has_special(tokenizer: PreTrainedTokenizerBase, text: str) -> bool:
+    return any(
+        token.content in text
+        for token in tokenizer.added_tokens_decoder.values()
+        if token.content
+    )
+
+
+def _words(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
+    """Return the letters and digits of a text without the tokenizer's special tokens."""
+    for token in tokenizer.added_tokens_decoder.values():
+        text = text.replace(token.content, "")
+    return "".join(letter for letter in text if letter.isalnum())
+
+
+def _bare(text: str) -> str:
+    return "".join(text.split())
+
+
+def _orders(
+    tokenizer: PreTrainedTokenizerBase, data: DataConfig, labels: Iterable[Label]
+) -> dict[tuple[str, ...], DataConfig]:
+    """Return the first orders of roles that the problems have, each with its source's settings."""
     orders: dict[tuple[str, ...], DataConfig] = {}
     for label in labels:
         part = data.parts[label.source]
@@ -34,10 +131,7 @@ def template_findings(
             orders.setdefault(_roles(part, label), part)
         if len(orders) == _MOST:
             break
-    for roles, part in orders.items():
-        sentences |= dict.fromkeys(_faults(tokenizer, part, roles))
-    begin = f"the chat template of {tokenizer.name_or_path}"
-    return [Finding(f"{begin} {sentence}") for sentence in sentences]
+    return orders
 
 
 def _roles(data: DataConfig, label: Label) -> tuple[str, ...]:

@@ -34,7 +34,12 @@ from r3_openrlhf.problems.sources import (
     is_of_function,
     load_problems,
 )
-from r3_openrlhf.problems.template_checks import template_findings
+from r3_openrlhf.problems.template_checks import (
+    lacks_thoughts,
+    template_findings,
+    template_notes,
+    thought_notes,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -54,6 +59,7 @@ class PreparedData:
     # the rows of each source, by outcome
     sources: list[SourceCounts] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)  # suspicions, for the first page
+    notes: list[str] = field(default_factory=list)  # what a reader might not expect, no fault
 
 
 def prepare(
@@ -74,7 +80,7 @@ def prepare(
     counts_of = {counts.name: counts for counts in problems.sources}
     used: Counter[str | None] = Counter()
     lines: list[str] = []
-    overlong = 0
+    overlong = num_without_thoughts = 0
     shortest: tuple[int, Label] | None = None
     for label, prompt, tokens in rendered(problems.labels, data, tokenizer, room=room):
         if prompt is None:
@@ -82,6 +88,7 @@ def prepare(
             counts_of[label.source].leave_out(f"the prompt is longer than {room} tokens", 1)
             continue
         used[label.source] += 1
+        num_without_thoughts += lacks_thoughts(label, prompt)
         if shortest is None or tokens < shortest[0]:
             shortest = tokens, label
         lines.append(line_of(label, prompt, label.source or data.path.rpartition("/")[2]))
@@ -123,9 +130,14 @@ def prepare(
         + overlong_finding(
             data, num_overlong=overlong, num_read=len(lines) + overlong, room=room
         ),
+        notes=[note for counts in problems.sources for note in counts.notes]
+        + (template_notes(tokenizer, data, problems.labels) if tokenizer is not None else [])
+        + thought_notes(num_without_thoughts, len(lines)),
     )
     written = {
-        key: value for key, value in asdict(prepared).items() if key not in ("path", "findings")
+        key: value
+        for key, value in asdict(prepared).items()
+        if key not in ("path", "findings", "notes")
     }
     output.with_name("counts.json").write_text(json.dumps(written) + "\n", encoding="utf-8")
     return prepared

@@ -195,7 +195,7 @@ class RunDirectory:
         return config
 
     def append_metrics(self, metrics: dict[str, Any]) -> None:
-        """One line of metrics.jsonl, on disk when this returns. Needs "step".
+        """Append a line to metrics.jsonl; it is on disk when this returns. Needs "step".
 
         JSON has no NaN and no infinity: such a value is written as null, and its key is listed
         under "not_finite"."""
@@ -223,7 +223,7 @@ class RunDirectory:
         rollout_files.write_step(self.held_out_rollouts, step, rollouts[:MOST_HELD_OUT])
 
     def append_evaluation(self, evaluation: dict[str, Any]) -> None:
-        """One line of evaluations.jsonl, on disk when this returns. Needs "step". ValueError: a
+        """Append a line to evaluations.jsonl; it is on disk when this returns. Needs "step". ValueError: a
         value of another kind than readers take (files.EvaluationLine), NaN, infinity."""
         check_line(evaluation, EvaluationLine)
         _append_lines(self.evaluations, [evaluation])

@@ -49,18 +49,31 @@ class HeldOut:
     low: float | None
     high: float | None
 
+    @property
+    def why_no_interval(self) -> str:
+        """Say why `low` and `high` are None, where they are."""
+        if self.problems < LEAST_PROBLEMS:
+            return (
+                f"responses to {self.problems} problems are kept of both evaluations, and an interval needs "
+                f"{LEAST_PROBLEMS}"
+            )
+        return f"all {self.problems} problems changed alike"
+
     def sentence(self) -> str:
         """State the change with its interval, and what it does not decide."""
         if self.steps[0] == self.steps[1]:
             return (
                 f"Not decided: held-out problems were evaluated once, at step {self.steps[0]}."
             )
-        has_interval = self.low is not None and self.high is not None
-        interval = f" [{100 * self.low:+.1f}, {100 * self.high:+.1f}]" if has_interval else ""  # type: ignore[operator]
         change = 100 * (self.accuracies[1] - self.accuracies[0])
+        both = (
+            f"held-out accuracy from step {self.steps[0]} to {self.steps[1]}: {self.accuracies[0]:.3f} -> "
+            f"{self.accuracies[1]:.3f}, {change:+.1f} points"
+        )
+        if self.low is None or self.high is None:
+            return f"Not decided: {both}, without an interval ({self.why_no_interval})."
         return (
-            f"Held-out accuracy from step {self.steps[0]} to {self.steps[1]}: {self.accuracies[0]:.3f} -> "
-            f"{self.accuracies[1]:.3f}, {change:+.1f} points{interval}. What replay, reflection and ranking did for it is not "
+            f"H{both[1:]} [{100 * self.low:+.1f}, {100 * self.high:+.1f}]. What replay, reflection and ranking did for it is not "
             "decided: that needs a baseline (r3 compare)."
         )
 

@@ -7,6 +7,7 @@ a prompt without spaces, a reference that is no answer, a grader that accepts ev
 from __future__ import annotations
 
 import inspect
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -29,8 +30,10 @@ from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.exchange import Grade, in_group
 from r3_openrlhf.rewards.probe import Probe, grades_of, probe_rewards
 from r3_openrlhf.rewards.thinking import as_graded
+from r3_openrlhf.runs.directory import RunDirectory, write_whole
 from r3_openrlhf.runs.models.checks import (
     directory_findings,
+    end_notes,
     load_tokenizer,
     template_findings,
     tokenizer_findings,
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 
 NUM_EXAMPLES = 3
 _PROMPT_LINES, _LINE_CHARS = 8, 110  # of a prompt on the page; JSON has all of it
+_MOST_FOUND = 40  # lines of what was found
 _TEACHER_LINES = 24  # of a teacher's, whose text is around the problem
 SHOWN = "(a right response of this problem)"
 _TRIES = (r"\boxed{{{}}}", "The answer is {}.")
@@ -79,6 +83,8 @@ class FirstPage:
     overview: list[str] = field(default_factory=list)
     rewards: list[str] = field(default_factory=list)  # the user's own rewards on one problem
     algorithm: list[str] = field(default_factory=list)  # of a training run: `algorithm_lines`
+    # what a reader might not expect of data, template, engine or machine, and is no fault
+    found: list[str] = field(default_factory=list)
     # of history.start: number, origin, three rows
     imported: list[str] = field(default_factory=list)
     # the prompt after which a response of the first example is scored (distill), as the model reads it
@@ -132,6 +138,11 @@ class FirstPage:
         found += _beside(
             "Rewards    ", [part for one in self.rewards for part in wrap(one, _LINE_CHARS)]
         )
+        found += _beside(
+            "Found      ",
+            [part for one in self.found for part in _wrapped(one)],
+            most=_MOST_FOUND,
+        )
         notes = [
             ("Refused" if one.refuses else "Warning", one.sentence) for one in self.findings
         ]
@@ -161,6 +172,7 @@ def page_of_run(
         left_out=dict(left_out),
         steps=num_steps(config, data),
         findings=data.findings,
+        found=data.notes,
         sources=[
             one.how_read
             if one.name is None
@@ -171,6 +183,15 @@ def page_of_run(
         algorithm=algorithm_lines(config, num_held_out=num_held_out),
     )
     return make_page(start, config, tokenizer, model, rows)
+
+
+def add_to_page(run: RunDirectory, part: str, sentences: Sequence[str]) -> None:
+    """Append sentences to a list of the run's first_page.json ("found", "imported")."""
+    if not sentences:
+        return
+    page = json.loads(run.first_page.read_text(encoding="utf-8"))
+    page[part] += sentences
+    write_whole(run.first_page, json.dumps(page, ensure_ascii=False) + "\n")
 
 
 def num_steps(config: R3Config, data: PreparedData) -> int:
@@ -319,6 +340,7 @@ def make_page(
 ) -> FirstPage:
     """`start` with what is said of some problems with final prompts (`rows`); without a model, of the problems alone."""
     reward, found, shown = config.reward, list[Finding](), [prompt for _, prompt in rows]
+    notes = list(start.found)
     said = _grades(reward, rows)
     if tokenizer is not None and model is not None:
         ids = [
@@ -335,6 +357,7 @@ def make_page(
             ),
             *template_findings(tokenizer, model, config.data, ids[0] if ids else []),
         ]
+        notes += end_notes(tokenizer, model, config.data)
     examples = [
         Example(
             uid=label.uid,
@@ -352,7 +375,14 @@ def make_page(
     ]
     rewards = probed.rewards if probed is not None else []
     teacher = _teacher_prompt(config, tokenizer, rows)
-    return replace(start, examples=examples, findings=found, rewards=rewards, teacher=teacher)
+    return replace(
+        start,
+        examples=examples,
+        findings=found,
+        found=notes,
+        rewards=rewards,
+        teacher=teacher,
+    )
 
 
 def _teacher_prompt(
@@ -488,6 +518,11 @@ def _read_as(task: str, reference: str, problem: str) -> str:
         return reference
     read = read_reference(reference, problem)
     return f"{read.text} ({read.kind})" if read.kind else read.text
+
+
+def _wrapped(text: str) -> list[str]:
+    """Return lines that break between words: a path stays whole."""
+    return wrap(text, _LINE_CHARS, break_on_hyphens=False, break_long_words=False)
 
 
 def _beside(head: str, lines: Sequence[str], *, most: int = _PROMPT_LINES) -> list[str]:

@@ -147,7 +147,7 @@ class R3TrainingActor(RecordedSteps, _below(ppo_trainer_async.TrainingActor), Ve
         self.policy_step = step
 
     def train_step(self, rollout_samples, global_step: int):
-        """One step on the batch that waited longest."""
+        """Train one step on the batch that waited longest."""
         self.policy_step = global_step + 1  # what this step's broadcast sends
         return super().train_step(rollout_samples, global_step)
 

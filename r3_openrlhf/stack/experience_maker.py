@@ -614,7 +614,7 @@ class R3ExperienceMaker(StockExperienceMaker):
     def _samples(
         self, batch: MixedBatch, rows: list[Row], rollout_samples: list[Experience]
     ) -> list[Experience]:
-        """One Experience per trained row, then the fillers."""
+        """Return one Experience per trained row, then the fillers."""
         samples = []
         for row in rows:
             if row.source is not None:

@@ -20,6 +20,7 @@ from r3_openrlhf.problems.stops import stops_of
 from r3_openrlhf.problems.training_file import read_prompts
 from r3_openrlhf.runs import checkpoint_record
 from r3_openrlhf.runs.directory import RunDirectory, write_whole
+from r3_openrlhf.runs.first_page import add_to_page
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -151,6 +152,4 @@ def write_beginning(
     digest = None if config.history.start is None else _record(config)["digest"]
     facts = {"digest": digest, "set_aside": aside, "sentences": sentences}
     write_whole(run.path / "imported.json", json.dumps(facts) + "\n")
-    page = json.loads(run.first_page.read_text(encoding="utf-8"))
-    page["imported"] += sentences
-    write_whole(run.first_page, json.dumps(page, ensure_ascii=False) + "\n")
+    add_to_page(run, "imported", sentences)

@@ -33,9 +33,11 @@ import psutil
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.config.algorithms import MAKERS
+from r3_openrlhf.config.finding import Finding
 from r3_openrlhf.config.words import Device
-from r3_openrlhf.machine import every_process, flash_attention
+from r3_openrlhf.machine import allotted, every_process, flash_attention
 from r3_openrlhf.machine.cpu import cpu_platform
+from r3_openrlhf.machine.gpus import gpus_of_this_machine
 from r3_openrlhf.machine.ray_start import of_this_machine
 from r3_openrlhf.method.errors import ConfigError, DataError, R3Error, quoted
 from r3_openrlhf.method.open_table import is_import_path, load_object
@@ -43,7 +45,7 @@ from r3_openrlhf.problems.files import hub_fault
 from r3_openrlhf.problems.held_out import held_out_data
 from r3_openrlhf.runs import checkpoint_record, lock
 from r3_openrlhf.runs.directory import RunDirectory, write_whole
-from r3_openrlhf.runs.first_page import FirstPage, algorithm_lines, num_steps
+from r3_openrlhf.runs.first_page import FirstPage, add_to_page, algorithm_lines, num_steps
 from r3_openrlhf.runs.kept_files import keep_functions
 from r3_openrlhf.runs.lock import held
 from r3_openrlhf.runs.models.checks import load_tokenizer
@@ -73,6 +75,7 @@ from r3_openrlhf.stack.ray_cluster import (
     check_devices,
     hidden_gpus,
     limited_placement,
+    object_store_warning,
     ray_options,
     running_ray,
 )
@@ -132,6 +135,8 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
             console.attach(run, first_phase=Phase.DATA)
             config = with_template_date(config, run)
             data, page = work_of(config).prepare(config, model, run)
+            warnings += history_warnings(config, num_problems=data.num_problems)
+            page = with_machine(page, config, warnings, platform=platform)
             if config.keeps_history and (config.history.start or config.rollout.collect.share):
                 tokenizer = load_tokenizer(
                     model, trusted=config.model.trust_remote_code, data=config.data
@@ -142,11 +147,6 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
                 console.say(line)
             page.check()
             keep_commit(run.model_commit, model)
-            for sentence in [
-                *warnings,
-                *history_warnings(config, num_problems=data.num_problems),
-            ]:
-                console.say(f"Warning: {sentence}")
             console.expect(
                 num_steps(config, data), max_tokens=config.train.max_generated_tokens
             )
@@ -216,7 +216,7 @@ def plan(config: R3Config) -> Plan:
     # A plan may be made on a machine without GPUs for one that has them.
     platform = "cuda" if config.cluster.device == Device.CUDA else platform_of(config)
     run, located = RunDirectory(config.run_dir), locate_model(config.model.path)
-    notes = [f"Warning: {sentence}" for sentence in check_places(run, platform=platform)]
+    warnings, notes = check_places(run, platform=platform), list[str]()
     model, why = located if Path(located).is_dir() else None, "is not built yet"
     if located == config.model.path:  # a name on the hub
         try:
@@ -225,7 +225,7 @@ def plan(config: R3Config) -> Plan:
             why = f"is not here ({error})"
     if model is not None:
         config, changed = check_context(config, model)
-        notes += [f"Warning: {sentence}" for sentence in changed]
+        warnings += changed
     elif (shape := published().get(config.model.path)) is not None:
         check_split(config, heads=shape.heads, kv_heads=shape.kv_heads)
     arguments = checked_arguments(config, run, located, platform=platform)
@@ -239,7 +239,11 @@ def plan(config: R3Config) -> Plan:
         return Plan(
             platform,
             arguments,
-            [*notes, f"Not checked: the problems, which are on the hub: {fault}"],
+            [
+                *(f"Warning: {sentence}" for sentence in warnings),
+                *notes,
+                f"Not checked: the problems, which are on the hub: {fault}",
+            ],
             None,
         )
     held_out, whole = held_out_data(config), config
@@ -259,11 +263,28 @@ def plan(config: R3Config) -> Plan:
                 page = replace(page, algorithm=algorithm_lines(whole))
         except DataError as error:
             raise DataError(str(error).replace(str(scratch.path), str(run.path))) from error
-    notes += [
-        f"Warning: {sentence}"
-        for sentence in history_warnings(config, num_problems=data.num_problems)
-    ]
+    warnings += history_warnings(config, num_problems=data.num_problems)
+    page = with_machine(page, config, warnings, platform=platform)
     return Plan(platform, arguments, notes, page)
+
+
+def with_machine(
+    page: FirstPage, config: R3Config, warnings: list[str], *, platform: str
+) -> FirstPage:
+    """Return the page with the warnings of a start, and with what this machine or its job gives.
+
+    A plan for GPUs that is made on a machine without any says nothing of that machine."""
+    found = list(page.found)
+    if platform == "cpu" or gpus_of_this_machine():
+        found += [*allotted.cpu_notes(), *allotted.memory_notes()]
+    if platform == "cpu":
+        found.append(
+            "engine: no prefix cache on CPUs, so each response computes its prompt again"
+        )
+    elif not ray_address():
+        found += allotted.gpu_notes(config.cluster.num_ranks)
+    findings = [*page.findings, *(Finding(sentence) for sentence in warnings)]
+    return replace(page, found=found, findings=findings)
 
 
 def checked_arguments(
@@ -329,6 +350,10 @@ def _run_upstream(
             own = not ray_address()
             for sentence in check_devices(ray.nodes(), config, platform, own=own):
                 console.say(f"Warning: {sentence}")
+            on_disk = object_store_warning() if own else None
+            if on_disk is not None:
+                add_to_page(RunDirectory(config.run_dir), "found", [on_disk])
+                console.say(f"Warning: {on_disk}")
             console.announce(Phase.ENGINE)  # upstream makes the engines first
             with limited_placement(ray, config):
                 runpy.run_module(MODULE, run_name="__main__", alter_sys=True)

@@ -86,7 +86,7 @@ class MergedWeight:
 
     @property
     def ds_shape(self) -> torch.Size:
-        """The same under ZeRO 3 at any time."""
+        """Return the shape, which under ZeRO 3 is the same at any time."""
         return self._base.ds_shape
 
     @property

@@ -157,7 +157,7 @@ class R3PolicyActor(UpstreamPolicyActor):
         return status
 
     def forget_rows(self) -> None:
-        """For steps of the critic alone. Upstream clears the buffer in `fit` (ppo_actor.py:603),
+        """Drop the rows of a step that trains the critic alone. Upstream clears the buffer in `fit` (ppo_actor.py:603),
         not called then: the first update would take the rows of every step before it."""
         self.trainer.replay_buffer.clear()
 
@@ -177,7 +177,7 @@ class R3PolicyActor(UpstreamPolicyActor):
         self._wanted.append((rows, tokens or self._keeps_tokens))
 
     def pop_entropy(self) -> list[EntropyPass]:
-        """One for each announced forward pass since the last call."""
+        """Return the entropies of each announced forward pass since the last call."""
         found, self._entropy = self._entropy, []
         return found
 

@@ -16,6 +16,8 @@ from openrlhf.models.utils import masked_mean
 from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
 from openrlhf.trainer.ray import ppo_actor
 from openrlhf.utils.seqlen_balancing import get_minimum_num_micro_batch_size
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from r3_openrlhf.method.core.correction import Correction
@@ -389,7 +391,7 @@ def supervised_loss() -> OwnLoss:
 
 
 @contextmanager
-def scaled_rate(optimizer: Any, scheduler: Any, scale: float) -> Iterator[None]:
+def scaled_rate(optimizer: Optimizer, scheduler: LRScheduler, scale: float) -> Iterator[None]:
     """Train at `scale` times the learning rates; afterwards at the schedule's own again.
 
     A scheduler multiplies its base rates anew after each optimizer step (torch LRScheduler)."""

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from unittest.mock import patch
 
@@ -92,6 +93,24 @@ def raylets() -> list[psutil.Process]:
             if child.name() == "raylet":
                 family += [child, *child.children(recursive=True)]
     return family
+
+
+def object_store_warning() -> str | None:
+    """Say where this process's Ray keeps its objects, if that is not in /dev/shm.
+
+    Ray takes a directory on disk where too little of /dev/shm is free
+    (ray/_private/services.py:2212), and says so in a log file."""
+    option = "--plasma_directory="
+    for process in raylets():
+        with contextlib.suppress(psutil.Error):
+            given = [word for word in process.cmdline() if word.startswith(option)]
+            folder = given[-1].removeprefix(option) if given else str(SHARED_MEMORY)
+            if Path(folder) != SHARED_MEMORY:
+                return (
+                    f"Ray: the object store is on disk, in {folder}, because {SHARED_MEMORY} has too little free; rollouts "
+                    "go through it, so make room there"
+                )
+    return None
 
 
 def hidden_gpus(config: R3Config, platform: str) -> dict[str, str]:

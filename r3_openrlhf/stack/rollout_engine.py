@@ -1,11 +1,13 @@
 """The vLLM Ray actor with the settings that R³ needs; everything else is OpenRLHF's."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import tempfile
 import uuid
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from openrlhf.trainer.ray import vllm_engine
@@ -14,9 +16,15 @@ from vllm.inputs import TokensPrompt
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.machine.cpu import cpu_platform
 from r3_openrlhf.stack.blocked_signals import keep_blocked
+from r3_openrlhf.stack.engine_notes import EngineFacts, facts_of
 from r3_openrlhf.stack.environment import config_from_environment, on_cpu
 from r3_openrlhf.stack.partial_engines import Occupancy
 from r3_openrlhf.stack.rollout_executor import TOP_LOGPROBS
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+    from vllm import RequestOutput, SamplingParams
+    from vllm.v1.engine.async_llm import AsyncLLM
 
 DEFAULT_BATCHED_TOKENS = 8192
 PAUSE_POLL_S = 0.01
@@ -70,7 +78,7 @@ class PausableEngine:
         self._num_groups = 0
 
     @property
-    def llm(self) -> Any:
+    def llm(self) -> AsyncLLM:
         """Return vLLM's engine."""
         return self.actor.llm
 
@@ -79,7 +87,9 @@ class PausableEngine:
         """Return the policy step of the weights, if the actor was told."""
         return self.actor.policy_step
 
-    async def generate(self, prompt_token_ids: list[int], sampling_params: object) -> Any:
+    async def generate(
+        self, prompt_token_ids: list[int], sampling_params: object
+    ) -> RequestOutput | None:
         """Sample as upstream's actor (vllm_engine.py:154), under a name by which it can be ended."""
         request = uuid.uuid4().hex
         self._requests.add(request)
@@ -103,9 +113,9 @@ class PausableEngine:
         prompt: str,
         label: str,
         samples: list,
-        sampling_params: Any,
+        sampling_params: SamplingParams,
         max_length: int,
-        hf_tokenizer: Any,
+        hf_tokenizer: PreTrainedTokenizerBase,
         policy_step: int | None,
     ) -> list:
         """Go on with the unfinished responses to a prompt until they are whole or paused.
@@ -183,6 +193,10 @@ class R3RolloutActor(UpstreamRolloutActor):
             )
             kwargs["kv_cache_memory_bytes"] = cpu_platform.KV_CACHE_BYTES
         await UpstreamRolloutActor.__init__(self, *args, **kwargs)
+
+    async def facts(self) -> EngineFacts:
+        """Return the engine's settings after its start."""
+        return facts_of(self.llm)
 
     async def generate_responses(
         self,

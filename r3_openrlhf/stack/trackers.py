@@ -134,7 +134,7 @@ def _shared_settings(config: R3Config) -> dict[str, Any]:
     return json.loads(without_secrets(json.dumps(settings_of(config))))
 
 
-def _tracker_of_user(path: str, function: Any) -> Tracker:
+def _tracker_of_user(path: str, function: Track) -> Tracker:
     """ConfigError: it is no function, or takes no (step, numbers)."""
     check_signature("logging.tracker", path, function, 1, {})
     return Tracker(function=function)

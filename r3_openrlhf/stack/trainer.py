@@ -26,12 +26,14 @@ from r3_openrlhf.problems.prompts import r3_of
 from r3_openrlhf.problems.training_file import read_prompts
 from r3_openrlhf.runs import checkpoint_record
 from r3_openrlhf.runs.directory import MOST_HELD_OUT, RunDirectory
+from r3_openrlhf.runs.first_page import add_to_page
 from r3_openrlhf.runs.kept_files import forget_superseded
 from r3_openrlhf.runs.problem_files import problems_in
 from r3_openrlhf.runs.rollout_records import record_of as rollout_record
 from r3_openrlhf.runs.stop_request import RunInterrupted, StepClock, StopRequest
 from r3_openrlhf.stack import other_ranks, partial_checkpoint
 from r3_openrlhf.stack.blocked_signals import keep_blocked
+from r3_openrlhf.stack.engine_notes import engine_notes
 from r3_openrlhf.stack.environment import config_from_environment
 from r3_openrlhf.stack.experience_maker import StockExperienceMaker
 from r3_openrlhf.stack.experience_values import logprobs_of, values_of_prefixes
@@ -129,6 +131,7 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
         """Continue a run (:405): forget what is newer than the checkpoint in history and files."""
         states = super().init_checkpoint_states()
         other_ranks.forget(self.run)  # every rank has loaded it
+        self._note_engine()
         # totals at a checkpoint of step 0
         step, begun = (
             states["global_step"],
@@ -164,6 +167,18 @@ class RecordedSteps(ppo_trainer.BasePPOTrainer):
             )
         self.clock.next_step()
         return states
+
+    def _note_engine(self) -> None:
+        """Write on the first page where the first engine differs from what the run asked of it."""
+        notes = engine_notes(
+            ray.get(self.vllm_engines[0].facts.remote()),
+            max_len=self.config.data.max_len,
+            policy_dtype=self.args.ds.param_dtype,
+            wants_prefix_cache=self.args.vllm.enable_prefix_caching,
+        )
+        add_to_page(self.run, "found", notes)
+        for note in notes:
+            announce(self.run, Phase.LOADING, warning=note)
 
     def _begin(self, history: HistoryStore, states: dict) -> None:
         """Commit the imported successes as step 0, with their log-probs under the first policy, and

@@ -28,7 +28,11 @@ def evaluation_page(library: Library, name: str) -> str:
             (problem.benchmark, problem.uid): library.statement(problem.uid)
             for problem in problems
         },
-        others=[other for other in library.evaluations.values() if other is not reader],
+        others=[
+            (other, len(other.problems().keys() & reader.problems().keys()))
+            for other in library.evaluations.values()
+            if other is not reader
+        ],
     )
 
 

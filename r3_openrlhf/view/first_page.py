@@ -30,6 +30,7 @@ def _parts(page: dict[str, Any]) -> list[Part]:
         ),
         ("Steps", [f"{page['steps']:,}"] if page["steps"] is not None else []),
         ("Algorithm", page["algorithm"]),
+        ("Found", page.get("found", [])),
         ("Warnings", [one["sentence"] for one in page["findings"]]),
     ]
     for number, example in enumerate(page["examples"], start=1):

@@ -91,7 +91,7 @@ def trajectory_page(
 def tokens_page(
     library: Library, name: str, step: int, context: str, uid: str, place: int
 ) -> str:
-    """One response as a heat map."""
+    """Render a response as a heat map."""
     tokens = tokens_of_group(library, name, step, context, uid, only=[place])
     opened = open_group(library, name, step, context, uid)
     return render("tokens.html", **opened.names, one=opened.shown(place), tokens=tokens)

@@ -172,11 +172,18 @@ def _learning(run: RunReader, lines: Steps) -> Answer:
     held_out = None
     with suppress(R3Error):  # a damaged file, which the page names
         held_out = held_out_of(run.directory)
-    if held_out is None or held_out.low is None or held_out.high is None:
+    if held_out is None or held_out.steps[0] == held_out.steps[1]:
         first, last = (number(mean) for mean in quarter_means(lines, "fresh/accuracy"))
+        times = "no evaluation" if held_out is None else "one evaluation"
         return (
             "none",
-            f"not decided: no held-out accuracy with an interval; accuracy in training {first} → {last}",
+            f"not decided: {times} of held-out problems; accuracy in training {first} → {last}",
+        )
+    if held_out.low is None or held_out.high is None:
+        first, last = map(number, held_out.accuracies)
+        return (
+            "none",
+            f"not decided: held-out accuracy {first} → {last}, without an interval ({held_out.why_no_interval})",
         )
     state = "green" if held_out.low > 0 else "red" if held_out.high < 0 else "amber"
     word = {"green": "rises", "red": "falls", "amber": "no change beyond its noise"}[state]

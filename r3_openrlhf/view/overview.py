@@ -208,6 +208,7 @@ def compare_page(
         "compare.html",
         runs=runs,
         comparison=comparison,
+        better=sentences(comparison, faults) if len(runs) > 1 else [],
         faults=faults,
         rows=table_rows(comparison) if comparison else [],
         first=FIRST,

@@ -42,7 +42,7 @@ class Opened:
 
     @property
     def names(self) -> dict[str, Any]:
-        """Its parts as templates call them."""
+        """Return the parts under the names that templates use."""
         return {
             "run": self.run,
             "step": self.step,
@@ -51,7 +51,7 @@ class Opened:
         }
 
     def shown(self, place: int) -> Shown:
-        """One of its rows."""
+        """Return a row as it is shown."""
         row, config = self.rows[place], self.run.config
         return Shown(
             place=place,

@@ -181,7 +181,7 @@ class RunReader(Reader):
         )
 
     def group(self, step: int, context: str, uid: str) -> StepGroup:
-        """One of `groups`. Raises NotThere."""
+        """Return one of `groups`. Raises NotThere."""
         for group in self.groups(step):
             if group.key == (uid, context):
                 return group
@@ -233,7 +233,7 @@ class RunReader(Reader):
         return file, stamp
 
     def why_no_rollouts(self) -> str | None:
-        """One sentence where the run has metrics and no rollouts; None otherwise."""
+        """Return a sentence if the run has metrics and no rollouts; None otherwise."""
         if self.steps() or not self.metrics():
             return None
         return "This run has no rollouts/: not copied, removed, or never kept (the lab keeps the curves of a run alone)."

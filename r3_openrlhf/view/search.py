@@ -149,7 +149,7 @@ def marked(text: str, texts: Iterable[str]) -> list[tuple[bool, str]]:
 
 @cache
 def _database() -> duckdb.DuckDBPyConnection:
-    """One database in memory for the process. It writes no file and asks no host."""
+    """Return the process's database in memory. It writes no file and asks no host."""
     return duckdb.connect(
         config={
             "memory_limit": MEMORY,

@@ -147,7 +147,7 @@ def token_values(
     step: int,
     texts: TokenTexts | None,
 ) -> tuple[list[TokenValues | None], str | None]:
-    """One per row of a group, and a sentence where some are missing. `columns`: what the step's
+    """Return the values of each row of a group, and a sentence if some are missing. `columns`: what the step's
     file has of each row.
 
     A recalled row is looked up in the history at the step that sampled it."""

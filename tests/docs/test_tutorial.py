@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from r3_openrlhf.config import RewardConfig
+from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.runs.directory import RunDirectory
+from r3_openrlhf.runs.first_page import algorithm_lines
 from tests.answering import served
 from tests.commands import r3
 from tests.docs.pages import DOCS, REPOSITORY, blocks_of, environment
@@ -87,3 +89,11 @@ def test_the_tutorial_trains_with_its_own_reward(tmp_path):
     other.config.write_text(re.sub("(?m)^arm: .*", "arm: grpo", other.config.read_text()))
     compared = r3("compare", run.path, other.path)
     assert compared.exit_code == 0, compared.output
+
+
+def test_the_first_page_of_the_tutorial_has_todays_algorithm():
+    """The block is typed from a dry run; what is on and off changes with the settings."""
+    config = load_config("cpu_smoke", ["data.path=my.jsonl", "data.task=math"])
+    page = (REPOSITORY / "docs" / "tutorial.md").read_text()
+    shown = page.partition("\nAlgorithm  ")[2].partition("\nExample 1\n")[0]
+    assert [line.strip() for line in shown.splitlines()] == algorithm_lines(config)

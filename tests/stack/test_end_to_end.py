@@ -172,6 +172,10 @@ def test_the_run_directory_is_complete(smoke):
     ):
         assert (smoke[0] / name).is_file(), name
     assert list((smoke[0] / "tensorboard").rglob("events.out*"))
+    found = json.loads((smoke[0] / "first_page.json").read_text())["found"]
+    assert [note for note in found if note.startswith(("engine", "Ray"))] == [
+        "engine: no prefix cache on CPUs, so each response computes its prompt again"
+    ]
 
 
 def test_nothing_lies_in_the_directory_for_temporary_files(smoke, temporary):

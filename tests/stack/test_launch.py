@@ -23,7 +23,7 @@ from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.runs import lock
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.stop_request import Stopped
-from r3_openrlhf.stack import environment, launch, safe_pickles, start_checks
+from r3_openrlhf.stack import environment, launch, ray_cluster, safe_pickles, start_checks
 from r3_openrlhf.stack.arguments import platform_of
 from r3_openrlhf.stack.launch import num_steps, plan, train
 from r3_openrlhf.stack.ray_cluster import check_devices, hidden_gpus, ray_options, raylets
@@ -455,6 +455,18 @@ def test_a_child_that_ends_while_its_run_looks_for_raylets_is_none(monkeypatch):
         children = [psutil.Process(ended.pid)]
     monkeypatch.setattr(psutil.Process, "children", lambda process: children)
     assert raylets() == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"), [("/dev/shm", None), ("/tmp/ray", "in /tmp/ray, ")]
+)
+def test_an_object_store_on_disk_is_named(monkeypatch, folder, said):
+    """Ray's own raylet has the directory on its command line (test_end_to_end.py has a real one)."""
+    words = ["raylet", "--plasma_directory=/tmp/other", f"--plasma_directory={folder}"]
+    raylet = SimpleNamespace(cmdline=lambda: words)
+    monkeypatch.setattr(ray_cluster, "raylets", lambda: [raylet])
+    found = ray_cluster.object_store_warning()
+    assert found is None if said is None else said in found
 
 
 def test_what_a_signal_says_survives_the_interrupt_that_ray_makes_of_it(tmp_path):

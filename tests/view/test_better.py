@@ -18,6 +18,7 @@ from r3_openrlhf.view.app import create_app
 from r3_openrlhf.view.better import _verdict, sentences
 from r3_openrlhf.view.library import Library
 from tests.comparison.synthetic import write_run
+from tests.view.evaluations import write_evaluation
 
 
 def page_of(path, address="/"):
@@ -118,6 +119,85 @@ def test_two_runs_show_their_settings_above_the_runs(tmp_path):
     assert "Not decided: r3 is 0.0 points above grpo; 1 pair of seeds cannot tell" in page
 
 
+def evaluated_twice(path, *, kept, alike=False):
+    """A run whose held-out accuracy rises by 29.2 points; responses to `kept` problems are there of both
+    evaluations, of which each (alike) or all but one were wrong and became right."""
+    run = RunDirectory(write_run(path, accuracies=(0.125, 0.417), every_steps=4))
+    rows = {"context": "plain", "group": 0, "truncated": False, "num_tokens": 1}
+    step_row = {"uid": "a", "advantage": 0.0, "recalled_from": None, "ranked": False}
+    run.write_rollouts(1, [rows | step_row | {"step": 1, "verdict": "wrong"}])
+    for step, verdict in ((0, "wrong"), (4, "correct")):
+        run.write_held_out(
+            step,
+            [
+                rows
+                | step_row
+                | {
+                    "step": step,
+                    "uid": f"p{n}",
+                    "verdict": "wrong" if n == 0 and not alike else verdict,
+                }
+                for n in range(kept)
+            ],
+        )
+    return run
+
+
+@pytest.mark.parametrize(
+    ("kept", "alike", "why"),
+    [
+        (
+            0,
+            False,
+            "responses to 0 problems are kept of both evaluations, and an interval needs 3",
+        ),
+        (
+            2,
+            False,
+            "responses to 2 problems are kept of both evaluations, and an interval needs 3",
+        ),
+        (6, True, "all 6 problems changed alike"),
+        (6, False, None),
+    ],
+)
+def test_held_out_accuracy_has_one_statement_with_its_doubt(tmp_path, kept, alike, why):
+    """One box said "not decided", and the sentence below it "+29.2 points"."""
+    run = evaluated_twice(tmp_path / "run", kept=kept, alike=alike)
+    page = text_of(page_of(run.path, "/run?counted"))
+    decided = "Held-out accuracy from step 0 to 4: 0.125 -> 0.417, +29.2 points ["
+    assert (decided in page) == (why is None)
+    assert ("rises: held-out accuracy 0.125 → 0.417" in page) == (why is None)
+    box = f"not decided: held-out accuracy 0.125 → 0.417, without an interval ({why})"
+    line = f"Not decided: held-out accuracy from step 0 to 4: 0.125 -> 0.417, +29.2 points, without an interval ({why})."
+    assert (box in page) == (line in page) == (why is not None), page[:2000]
+
+
+def test_what_cannot_be_compared_says_so_at_its_link(tmp_path):
+    """Runs without an evaluation of held-out problems; the page of the arms begins with the verdict."""
+    for arm in ("grpo", "r3"):
+        write_run(tmp_path / arm, arm=arm, evaluations=[])
+    assert "Compare the arms not possible yet, for the reason at" in text_of(page_of(tmp_path))
+    alone = text_of(page_of(tmp_path, "/grpo"))
+    assert "but not which is better: this run has no evaluation of held-out problems" in alone
+    study(tmp_path / "study", {"r3": [0.1, 0.12, 0.08, 0.11]})
+    page = page_of(tmp_path / "study", "/compare")
+    assert page.index("r3 is better than grpo by 10.2 points") < page.index("<table")
+    assert "not possible yet" not in page_of(tmp_path / "study")
+
+
+def test_evaluations_of_other_problems_say_so_at_their_links(tmp_path):
+    write_evaluation(tmp_path / "base", skill=0.4, seed=0, num_problems=4)
+    write_evaluation(tmp_path / "same", skill=0.6, seed=1, num_problems=4)
+    write_evaluation(tmp_path / "other", skill=0.6, seed=1, num_problems=4)
+    samples = tmp_path / "other" / "samples.jsonl"
+    samples.write_text(samples.read_text().replace('"math500"', '"aime"'))
+    rows = re.findall(r"<tr data-item.*?</tr>", page_of(tmp_path), re.S)
+    said = {text_of(one).split()[0]: "no shared problem" in text_of(one) for one in rows}
+    assert said == {"base": False, "other": True, "same": False}
+    links = text_of(page_of(tmp_path, "/base")).partition("Compare with ")[2]
+    assert links.startswith("other (no shared problem) , same ")
+
+
 PAGE = {
     "used": 60,
     "read": 64,
@@ -138,6 +218,7 @@ PAGE = {
     "rewards": [],
     "algorithm": ["r3: estimator group_norm"],
     "imported": [],
+    "found": ["CPUs: 2 of the 64 of this machine"],
 }
 
 
@@ -150,6 +231,7 @@ PAGE = {
                 "64 rows read, 60 used; left out: 4 longer",
                 "What is 17 + 4?",
                 "\\boxed{21}: correct",
+                "CPUs: 2 of the 64",
                 "with <b>",
             ],
         ),

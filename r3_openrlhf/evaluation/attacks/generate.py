@@ -27,7 +27,7 @@ TEXTS, PROGRAMS = _read("texts.yaml"), _read("programs.yaml")
 
 
 def attacks_on(label: Label) -> Attacks:
-    """All attacks on one problem, in the form of its task."""
+    """Return all attacks on one problem, in the form of its task."""
     task = TASKS[label.task]
     if task.runs_programs:
         yield from (
@@ -39,7 +39,7 @@ def attacks_on(label: Label) -> Attacks:
 
 
 def filled(texts: Iterable[str], words: Words) -> Iterator[str]:
-    """Each text once for every choice of values of its words."""
+    """Yield each text once for every choice of values of its words."""
     pattern = "|".join(sorted(words, key=len, reverse=True))
     for text in texts:
         names = list(dict.fromkeys(re.findall(pattern, text)))
@@ -116,7 +116,7 @@ def _words_of_answer(problem: str, answer: str) -> Words:
 
 
 def _bare(text: str) -> str:
-    """Texts that are equal here are the same answer."""
+    """Normalize a text: equal results are the same answer."""
     return re.sub(r"\\(l|g)eq", r"\\\1e", _SPELLING.sub("", text)).casefold()
 
 

@@ -50,7 +50,7 @@ class Clock:
         self._wall = 0.0
 
     def seconds(self) -> float:
-        """Seconds of its own time since this clock was made."""
+        """Return the seconds since this clock was made, without those of waiting."""
         now = time.monotonic()
         self._wall += min(now - self._looked, 2 * LOOK_S)
         self._looked = now

@@ -252,7 +252,7 @@ class ProcessPool(AbstractContextManager["ProcessPool[Any]"], Generic[AnswerT]):
             future.set_result(self._on_lost(lost))
 
     def _worker(self) -> _Worker:
-        """One of a session that is over, or a new one. ItemLost: none can be started now, or ever."""
+        """Return an idle worker, or start one. ItemLost: none can be started now, or ever."""
         with self._lock:
             if self._free:
                 return self._free.pop()

@@ -39,7 +39,7 @@ def adopt_orphans() -> None:
 
 
 def missing_layers(version: int | None = None) -> list[str]:
-    """Layers that this kernel does not have, with what is open without them.
+    """Return the layers that this kernel lacks, with what stays open without them.
 
     version: of Landlock's ABI; below 1: none."""
     version = _LANDLOCK_VERSION if version is None else version
@@ -69,7 +69,7 @@ def confine(*, memory_bytes: int) -> dict[str, bool]:
 
 
 def set_limits(*, memory_bytes: int, file_bytes: int, open_files: int) -> None:
-    """Limits that this process cannot raise again, and no core file."""
+    """Set limits that this process cannot raise again, and no core file."""
     for kind, limit in (
         (resource.RLIMIT_AS, memory_bytes),
         (resource.RLIMIT_CORE, 0),

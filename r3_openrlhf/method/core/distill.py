@@ -157,7 +157,7 @@ def nearest_first(group: Sequence[Rollout], stored: Sequence[Rollout]) -> list[R
 Source = Callable[[Sequence[Rollout], Sequence[Rollout]], Sequence[Rollout]]
 
 
-def _source_of_user(path: str, function: Any) -> Source:
+def _source_of_user(path: str, function: Source) -> Source:
     """ConfigError: it does not take the group's successes and the stored ones."""
     check_signature("distill.source", path, function, [], [])
     return function
@@ -195,7 +195,7 @@ class TokenWeight:
     needs_entropy: bool = True
 
 
-def _weight_of_user(path: str, function: Any) -> TokenWeight:
+def _weight_of_user(path: str, function: Callable[[np.ndarray], np.ndarray]) -> TokenWeight:
     """ConfigError: it does not take an array of entropies, or returns no finite number for each."""
     entropies = np.array([0.1, 1.0], np.float32)
     check_signature("distill.weight", path, function, entropies)
@@ -303,7 +303,7 @@ class DistillLoss:
         return self.function(with_rest(student), with_rest(teacher))
 
 
-def _loss_of_user(path: str, function: Any) -> DistillLoss:
+def _loss_of_user(path: str, function: Callable[[Tensor, Tensor], Tensor]) -> DistillLoss:
     """ConfigError: it does not take the log-probs of policy and teacher."""
     check_signature("distill.loss", path, function, None, None)
     return DistillLoss(function)

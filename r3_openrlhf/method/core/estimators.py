@@ -113,7 +113,9 @@ def gpg(rewards: Sequence[float], *, differing: float) -> list[float]:
     return [value / differing if value else 0.0 for value in mean_baseline(rewards)]
 
 
-def estimator_of_user(key: str, path: str, function: Any) -> GroupEstimator:
+def estimator_of_user(
+    key: str, path: str, function: Callable[..., Sequence[float]]
+) -> GroupEstimator:
     """Make an entry of a user's function. ConfigError: it cannot be called, or fails on a made-up group."""
     estimator = GroupEstimator(function)
     for rewards, num_right in (

@@ -237,7 +237,9 @@ def shaped(probs: Tensor) -> Tensor:
     return SHAPING * probs / (probs + SHAPING) ** 2
 
 
-def _weight_of_user(path: str, function: Any) -> Callable[[Tensor], Tensor]:
+def _weight_of_user(
+    path: str, function: Callable[[Tensor], Tensor]
+) -> Callable[[Tensor], Tensor]:
     """ConfigError: it is no function of the probabilities."""
     check_signature("replay.imported.weight", path, function, None)
     return function

@@ -17,7 +17,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
@@ -203,7 +202,7 @@ def confidence(rollouts: Sequence[Rollout]) -> list[float]:
     return [mean_logprob(rollout.response_logprobs[rollout.sampled]) for rollout in rollouts]
 
 
-def _score_of_user(path: str, function: Any) -> RankingScore:
+def _score_of_user(path: str, function: Callable[..., Sequence[float]]) -> RankingScore:
     """ConfigError: no function of (rollouts[, entropies]), or it fails on two made-up rollouts."""
     entropies = [EntropyStatistics(peak=1.0 + i, global_=0.5, source="exact") for i in range(2)]
     score = RankingScore(function)

@@ -9,7 +9,6 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from r3_openrlhf.method.errors import quoted
 from r3_openrlhf.method.open_table import Name, OpenTable, tried
@@ -85,7 +84,7 @@ def uniform(candidates: Sequence[Candidate], k: int, rng: random.Random) -> list
     return rng.sample(list(candidates), min(k, len(candidates)))
 
 
-def _order_of_user(path: str, function: Any) -> RecallOrder:
+def _order_of_user(path: str, function: RecallOrder) -> RecallOrder:
     """ConfigError: no function of (candidates, k, rng), or it fails on three made-up ones."""
     candidates = [
         Candidate(step, step, 1.0 + step / 10, 5 - step, bytes([step]), 0.5, -0.5)

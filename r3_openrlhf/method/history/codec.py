@@ -41,7 +41,7 @@ class Codec:
         return array.view(dtype)
 
     def compress(self, data: bytes) -> bytes:
-        """One zstd frame, with a checksum."""
+        """Compress into one zstd frame with a checksum."""
         return self._compressor.compress(data)
 
     def decompress(self, data: bytes, *, length: int | None = None) -> bytes:

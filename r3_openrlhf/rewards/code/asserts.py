@@ -20,7 +20,7 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -158,7 +158,7 @@ class Peer:
         finally:
             self._depth -= 1
 
-    def _answer(self, request: Any) -> None:
+    def _answer(self, request: dict[str, Any]) -> None:
         answer: dict[str, Any] = {}
         try:
             with self._exchange():
@@ -274,7 +274,7 @@ class Peer:
         )
         return ["mine", self._numbers[id(value)], str(name), specials, base]
 
-    def _object(self, description: Any) -> object:
+    def _object(self, description: Sequence[Any]) -> object:
         whose, number, *known = description
         if whose == "yours":
             return self._objects[number]
@@ -321,7 +321,7 @@ class Peer:
         except OSError as error:
             raise ProgramGone("it has ended") from error
 
-    def _receive(self) -> Any:
+    def _receive(self) -> dict[str, Any]:
         try:
             message = json.loads(self._connection.recv_bytes(2 * MAX_MESSAGE_BYTES))
             for number, text in message["changes"]:
@@ -385,7 +385,7 @@ class Stub:
     def __delattr__(self, name: str) -> None:
         self.__peer.ask("delete attribute", self, name)
 
-    def __deepcopy__(self, _: object) -> Any:
+    def __deepcopy__(self, _: object) -> object:
         return self.__peer.ask("apply", "copy", "deepcopy", [self], {})
 
     def __array__(self, *_: object, **__: object) -> object:
@@ -393,7 +393,7 @@ class Stub:
 
 
 @functools.cache
-def _stub_class(name: str, specials: tuple[str, ...], guards: bool) -> Any:
+def _stub_class(name: str, specials: tuple[str, ...], guards: bool) -> type:
     """Make a class whose instances do what an object with these special methods does.
 
     guards: an object that is no data is given no value of a test, and has no length."""
@@ -425,7 +425,7 @@ def _forwarded(special: str, guards: bool) -> object:
     """Make the special method that asks the other end. `guards`: as in `_stub_class`."""
     shows_none = special in _COMPARISONS or guards and special in _OPERATORS
 
-    def method(self: Any, *arguments: Any, **keywords: Any) -> Any:
+    def method(self: Stub, *arguments: Any, **keywords: Any) -> Any:
         peer = self._Stub__peer
         if peer.guards and any(isinstance(given, types.TracebackType) for given in arguments):
             error = next(given for given in arguments if isinstance(given, BaseException))
@@ -434,7 +434,7 @@ def _forwarded(special: str, guards: bool) -> object:
             return _goes_on(result) if is_verdict else result
         return call(self, *arguments, **keywords)
 
-    def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+    def call(self: Stub, *arguments: Any, **keywords: Any) -> Any:
         peer = self._Stub__peer
         arguments = _without_tracebacks(arguments)
         if peer.guards and _hold_values(arguments):
@@ -481,7 +481,7 @@ def _hold_values(arguments: Sequence[Any]) -> bool:
     return not all(isinstance(argument, Stub) for argument in arguments)
 
 
-def _is_same_object(result: Any, stub: Any) -> bool:
+def _is_same_object(result: object, stub: Stub) -> bool:
     """Tell whether an answer stands for the same object of the other process as a stub."""
     number = getattr(result, "_Stub__number", None)
     return bool(number == stub._Stub__number)
@@ -491,10 +491,10 @@ async def _awaited(peer: Peer, stub: Stub) -> object:
     return peer.ask("await", stub)
 
 
-def _await(awaitable: Any) -> object:
+def _await(awaitable: Awaitable[object]) -> object:
     """Run what the other end awaits. A loop of this end may be waiting for that one."""
 
-    async def result() -> Any:
+    async def result() -> object:
         return await awaitable
 
     asyncio = importlib.import_module("asyncio")
@@ -543,7 +543,7 @@ class _Input:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._peer.ask("stdin"), name)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._peer.ask("stdin"))
 
 
@@ -682,7 +682,12 @@ def _share_patches(peer: Peer, mock: Any) -> None:
 
 
 def _shared_call(
-    peer: Peer, module: str, name: str, function: Any, *arguments: Any, **keywords: Any
+    peer: Peer,
+    module: str,
+    name: str,
+    function: Callable[..., object],
+    *arguments: Any,
+    **keywords: Any,
 ) -> object:
     if module in _OF_OBJECTS and not isinstance(arguments and arguments[0], Stub):
         return function(*arguments, **keywords)
@@ -694,7 +699,9 @@ def _share_classes(peer: Peer, scope: dict[str, Any]) -> None:
     """Make classes that a test derives from the program's there, of functions that stay here; `super`
     and `type` know them."""
 
-    def build(function: Any, name: str, /, *bases: Any, **keywords: Any) -> object:
+    def build(
+        function: Callable[..., object], name: str, /, *bases: Any, **keywords: Any
+    ) -> object:
         if not any(isinstance(given, Stub) for given in (*bases, *keywords.values())):
             return plain_build(function, name, *bases, **keywords)
         return moved(plain_build(function, name), bases, **keywords)

@@ -12,7 +12,7 @@ import json
 import math
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -47,7 +47,7 @@ def encode(
     value: object,
     *,
     exact: bool = False,
-    of_object: object = None,
+    of_object: Callable[[object], object] | None = None,
     max_bytes: int = MAX_VALUE_BYTES,
 ) -> str:
     """Encode a value as text. Subclasses of built-in types are what they are made of.
@@ -66,7 +66,9 @@ def encode(
     return text
 
 
-def _marked(value: Any, depth: int, exact: bool, of_object: Any) -> object:
+def _marked(
+    value: object, depth: int, exact: bool, of_object: Callable[[object], object] | None
+) -> object:
     """Mark what JSON lacks. NotPlain: a value too deep, or of a type that has no mark."""
     if _is_json(value):
         return value
@@ -104,7 +106,7 @@ def _is_json(value: Any) -> bool:
     return type(value) not in (int, float) or -(2**63) < value < 2**63
 
 
-def _sequence_of(value: object, sequences: tuple[Any, ...]) -> Any:
+def _sequence_of(value: object, sequences: tuple[type, ...]) -> type | None:
     """Return the first of these types that the value is one of; None: it is no sequence."""
     return next((sequence for sequence in sequences if isinstance(value, sequence)), None)
 
@@ -117,7 +119,7 @@ def _items(value: Any, sequence: Any) -> Iterator[Any]:
     return items
 
 
-def _as_plain(value: Any) -> Any:
+def _as_plain(value: Any) -> object:
     """Numbers and arrays of other types as built-in ones; None: it is neither."""
     module = type(value).__module__
     if module.partition(".")[0] == "numpy" and hasattr(value, "tolist"):
@@ -182,7 +184,7 @@ def _reduced(value: object) -> list[Any]:
     return [type(value).__name__, [*arguments], [*(items or ())], [*(pairs or ())]]
 
 
-def _made(parts: Any) -> object:
+def _made(parts: Sequence[Any]) -> object:
     name, arguments, items, pairs = parts
     value = _MADE[name](*arguments)
     if items:
@@ -192,7 +194,7 @@ def _made(parts: Any) -> object:
     return value
 
 
-def _array(parts: Any) -> object:
+def _array(parts: Sequence[Any]) -> object:
     import numpy
 
     return numpy.array(parts[2], dtype=parts[0]).reshape(parts[1])

@@ -17,7 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from importlib.machinery import FileFinder
 from multiprocessing import context, dummy
@@ -101,8 +101,8 @@ def _threads_for_processes() -> None:
     def executor(
         max_workers: int | None = None,
         *_: Any,
-        initializer: Any = None,
-        initargs: Any = (),
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
         **__: Any,
     ) -> object:
         return futures.ThreadPoolExecutor(max_workers, "", initializer, initargs)

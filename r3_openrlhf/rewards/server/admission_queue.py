@@ -78,7 +78,7 @@ class AdmissionQueue:
             self._answered_at = time.monotonic()
 
     async def why_not_ready(self) -> str | None:
-        """None when a grading process answered just now, or a shared probe in time."""
+        """Return why not; None if a grading process answered just now, or a shared probe in time."""
         if time.monotonic() - self._answered_at < READY_FOR_S:
             return None
         if self._probe is None or self._probe.done():

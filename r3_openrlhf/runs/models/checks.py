@@ -202,6 +202,20 @@ def template_findings(
     return found
 
 
+def end_notes(tokenizer: PreTrainedTokenizerBase, model: str, data: DataConfig) -> list[str]:
+    """Name the tokens at which a response ends, where they are more than the tokenizer's eos."""
+    ends = end_ids(tokenizer, model) | {
+        end for part in data.parts.values() if (end := end_of_turn(tokenizer, part)) is not None
+    }
+    further = sorted(ends - {tokenizer.eos_token_id})
+    if not further:
+        return []
+    named = ", ".join(quoted(str(tokenizer.convert_ids_to_tokens(end))) for end in further)
+    return [
+        f"a response also ends at {named}, in addition to the tokenizer's {quoted(str(tokenizer.eos_token))}"
+    ]
+
+
 def packing_fault(model_config: PreTrainedConfig) -> str | None:
     """Say why packed rows of a model, as transformers loads its configuration, would see each other;
     None: they are told apart by their positions (stack/chunked_actor.py, models/actor.py:246)."""

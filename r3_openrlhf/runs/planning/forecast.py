@@ -84,7 +84,7 @@ class Plan:
 
 
 def num_problems_of(config: R3Config) -> int | None:
-    """Without reading a file; None where the configuration does not say."""
+    """Return the number without reading a file; None where the configuration does not say."""
     size = (
         config.data.reasoning_gym.get("size")
         if config.data.path.startswith("reasoning_gym:")

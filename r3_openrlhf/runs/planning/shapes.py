@@ -6,17 +6,24 @@ Weights are counted in bfloat16, KV cache as vLLM keeps it without quantization;
 sliding window count as those without one, and a state that does not grow (linear attention) as 0.
 """
 
+from __future__ import annotations
+
 import functools
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from r3_openrlhf.method.errors import ConfigError, shortened
 from r3_openrlhf.runs.models.checks import packing_fault
 from r3_openrlhf.runs.models.model_config import read_config
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 TOKENS = 64  # of the pass on the meta device
 ATTENTION = "r3_planned"  # its entry in Transformers' table of attentions
@@ -55,6 +62,9 @@ class ModelShape:
         )
 
 
+_MEASURED_WITH = ("transformers", "torch")  # the extra `cluster` has neither
+
+
 @functools.cache
 def published() -> dict[str, ModelShape]:
     """Return what `measured` gives for published models and for those that are built here, by name."""
@@ -75,16 +85,28 @@ def shape_of(model: str) -> ModelShape:
         return measured(read_config(model, local_files_only=True))
     except ConfigError:
         raise
+    except ModuleNotFoundError as error:
+        if error.name not in _MEASURED_WITH:
+            raise _unreadable(model, error) from error
+        raise ConfigError(
+            f"model.path is {model}, which is not in the plan's table, so it is measured with "
+            f"{' and '.join(_MEASURED_WITH)}, and {error.name} is not installed: "
+            "pip install 'r3_openrlhf[eval,torch]'"
+        ) from error
     # of any architecture's own code, for a configuration of strangers
     except Exception as error:
-        raise ConfigError(
-            f"model.path is {model}, which the plan cannot read ({type(error).__name__}: "
-            f"{shortened(error)}); use a directory with its config.json, or one of "
-            f"{', '.join(published())}"
-        ) from error
+        raise _unreadable(model, error) from error
 
 
-def measured(config: Any) -> ModelShape:
+def _unreadable(model: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"model.path is {model}, which the plan cannot read ({type(error).__name__}: "
+        f"{shortened(error)}); use a directory with its config.json, or one of "
+        f"{', '.join(published())}"
+    )
+
+
+def measured(config: PreTrainedConfig) -> ModelShape:
     """Measure the shape of the text model of a configuration of Transformers."""
     import torch
     from transformers import AttentionInterface, AutoModelForCausalLM
@@ -132,7 +154,7 @@ def measured(config: Any) -> ModelShape:
     )
 
 
-def _used(name: str, weight: Any, config: Any) -> float:
+def _used(name: str, weight: Tensor, config: PreTrainedConfig) -> float:
     """Count the entries that multiply a token: all, or those of its experts ([experts, out, in])."""
     is_of_experts = ".experts." in name and weight.dim() == 3
     return weight.numel() * (config.num_experts_per_tok / len(weight) if is_of_experts else 1.0)
@@ -149,7 +171,7 @@ class _Tape:
         self.held: dict[int, Any] = {}
         self.attention_width, self.repeated_bytes = 0, 0.0
 
-    def keep(self, tensor: Any) -> object:
+    def keep(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in self.held:
             self.held[storage._cdata] = storage
@@ -157,8 +179,14 @@ class _Tape:
         return tensor
 
     def attention(
-        self, _module: Any, query: Any, key: Any, value: Any, *_: Any, **_options: Any
-    ) -> object:
+        self,
+        _module: Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *_: object,
+        **_options: object,
+    ) -> tuple[Tensor, None]:
         """Keep what flash attention keeps: [1, heads, T, dim] of q, k and v, and the result."""
         repeated = (
             (query.shape[1] - key.shape[1])
@@ -174,7 +202,7 @@ class _Tape:
             self.keep(tensor)
         return result, None
 
-    def run(self, model: Any) -> tuple[list[Any], list[list[float]]]:
+    def run(self, model: PreTrainedModel) -> tuple[list[Any], list[list[float]]]:
         """(layers of the KV cache, bytes a token of each tensor that each layer keeps)."""
         import torch
         from transformers.modeling_layers import GradientCheckpointingLayer

@@ -110,7 +110,7 @@ def _other_shares(config: R3Config) -> list[float]:
 
 
 def _changed(config: R3Config, changes: tuple[tuple[str, Any], ...]) -> R3Config | None:
-    """None where the configuration refuses them."""
+    """Return the changed configuration; None where these settings are refused."""
     changed = copy.deepcopy(config)
     for key, value in changes:
         section, name = key.split(".")

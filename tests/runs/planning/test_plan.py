@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -453,6 +454,20 @@ def test_other_architectures_and_one_that_nobody_knows(tmp_path):
     assert found.exit_code == 0
     assert found.output.startswith(f"Nothing is planned: the model {tmp_path} is of model_type")
     assert "of_2031" in found.output and found.output.count("\n") == 1
+
+
+@pytest.mark.parametrize("package", ["transformers", "torch"])
+def test_a_model_outside_the_table_needs_more_than_the_extra_cluster(
+    monkeypatch, tmp_path, package
+):
+    """The smallest installation of `r3 plan` has neither package; its own table needs none."""
+    AutoConfig.for_model("qwen3", num_hidden_layers=2).save_pretrained(tmp_path)
+    shape_of.cache_clear()
+    monkeypatch.setitem(sys.modules, package, None)
+    found = r3("plan", "experiment=r3_1p5b_deepscaler_8gpu", f"model.path={tmp_path}")
+    said = f"is measured with transformers and torch, and {package} is not installed: pip install 'r3_openrlhf[eval,torch]'"
+    assert said in " ".join(found.output.split())
+    assert "Fits." in r3("plan", "experiment=r3_1p5b_deepscaler_8gpu").output
 
 
 MISTAKES = Path(__file__).with_name("mistakes.jsonl").read_text().splitlines()
