@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from r3_openrlhf.problems.prompts import end_of_turn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-    from vllm import SamplingParams
 
     from r3_openrlhf.config import DataConfig
 
@@ -33,7 +32,7 @@ def stops_of(
     return sorted(set(ids)), others
 
 
-def stop_at(params: SamplingParams, ids: Sequence[int], texts: Sequence[str]) -> None:
+def stop_at(params: Any, ids: Sequence[int], texts: Sequence[str]) -> None:
     """Put them into SamplingParams. Such a response has finished, and keeps the text."""
     params.stop_token_ids = sorted({*(params.stop_token_ids or ()), *ids})
     if texts:

@@ -99,7 +99,7 @@ def object_store_warning() -> str | None:
     """Say where this process's Ray keeps its objects, if that is not in /dev/shm.
 
     Ray takes a directory on disk where too little of /dev/shm is free
-    (ray/_private/services.py:2212), and says so in a log file."""
+    (ray/_private/services.py:2212; its command line has it, :1944), and says so in a log file."""
     option = "--plasma_directory="
     for process in raylets():
         with contextlib.suppress(psutil.Error):

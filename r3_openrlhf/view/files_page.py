@@ -12,6 +12,7 @@ from r3_openrlhf.config.loading import config_to_yaml
 from r3_openrlhf.method.errors import without_secrets
 from r3_openrlhf.runs.files import open_regular
 from r3_openrlhf.runs.problem_files import UNREADABLE
+from r3_openrlhf.view.first_page import first_page_of
 from r3_openrlhf.view.library import Library
 from r3_openrlhf.view.rendering import render
 
@@ -37,7 +38,7 @@ class Event(msgspec.Struct):
 
 
 def files_page(library: Library, name: str) -> str:
-    """Render phases, settings, error, log and code of a run."""
+    """Render phases, settings, first page, error, log and code of a run."""
     run = library.run(name)
     directory = run.directory
     texts = {
@@ -52,6 +53,7 @@ def files_page(library: Library, name: str) -> str:
         changes=_decoded(
             (end_of(directory.changes) or "").splitlines(), msgspec.json.Decoder(dict[str, Any])
         ),
+        first_page=first_page_of(directory),
         settings=None if run.config is None else without_secrets(config_to_yaml(run.config)),
         texts={file: text for file, path in texts.items() if (text := end_of(path))},
     )

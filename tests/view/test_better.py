@@ -252,3 +252,8 @@ def test_before_its_first_step_a_run_shows_what_it_reads(tmp_path, written, said
     assert all(part in text_of(page) for part in said)
     run.append_metrics({"step": 1, "reward_mean": 0.5})
     assert "Before step 1: what the run reads" not in page_of(run.path, "/run")
+    later = page_of(run.path, "/run/files")
+    # code_state.txt is on this page, too: the checkout's own changes
+    shown = later.partition('<h2 id="first-page">')[2].partition("</dl>")[0]
+    assert bool(shown) == bool(said)
+    assert all(part in text_of(shown) for part in said)

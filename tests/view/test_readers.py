@@ -361,7 +361,10 @@ def test_what_is_not_there_yet_is_a_sentence(tmp_path):
         "/begun/effect": ("This run has no rollouts.",),
         "/begun/problems": ("This run has sampled nothing yet.",),
         "/begun/files": ("No phase is known",),
-        "/seed": ("no held-out accuracy with an interval", "the run logs nothing of it"),
+        "/seed": (
+            "without an interval (responses to 0 problems are kept",
+            "the run logs nothing of it",
+        ),
         "/seed/problems": ("This run has no rollouts",),
         "/compare": (
             "begun has no evaluations of held-out problems",
