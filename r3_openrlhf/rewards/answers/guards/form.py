@@ -192,8 +192,15 @@ def is_other_amount(answer: str, gold: str, problem: str) -> bool:
         return is_share and _SAYS["percent_asked"].search(problem) is None
     if _swaps_case_of_letter(answer, gold, problem):
         return True
-    has_pi = "\\pi" in answer and "\\pi" in gold
-    return has_pi and unit_of(answer) == "degree" and unit_of(gold) is None
+    if "\\pi" not in gold or unit_of(answer) != "degree" or unit_of(gold):
+        return False
+    return "\\pi" in answer or _asks_for_a_size(problem)
+
+
+def _asks_for_a_size(problem: str) -> bool:
+    """Tell whether a problem asks for a length, an area or the like, and speaks of no angle."""
+    asks = _SAYS["size_asked"].search(problem) is not None
+    return asks and _SAYS["angle_asked"].search(problem) is None
 
 
 def estimates_a_count(answer: str, problem: str) -> bool:
