@@ -510,9 +510,10 @@ def _is_sum(text: str) -> bool:
 
 def _other_notation(answer: str, gold: str, problem: str) -> bool:
     """Tell whether a number is copied where another notation is asked: 3/20 as a decimal, 34/14."""
-    if not is_literal(gold) or not any(
-        _formula(answer).plain == formula.plain for formula in formulas(problem)
-    ):
+    own_plain = _formula(answer).plain
+    if not is_literal(gold) or own_plain == _formula(gold).plain:
+        return False
+    if not any(own_plain == formula.plain for formula in formulas(problem)):
         return False
     own, wanted = _FRACTION.fullmatch(answer.strip()), _FRACTION.fullmatch(gold.strip())
     if own is not None and (wanted is not None or gold.isdecimal()):
@@ -535,10 +536,10 @@ def _notation(text: str) -> str:
 
 
 def is_literal(text: str) -> bool:
-    """Tell whether it is a number as one writes it down, not one that is still to be computed."""
+    """Tell whether it is a number as one writes it down, maybe in brackets, not one that is still to be computed."""
     text = text.strip()
     found = number(text)
-    return found is not None and _LITERAL.fullmatch(found.text.strip()) is not None
+    return found is not None and _LITERAL.fullmatch(found.text.strip("() ")) is not None
 
 
 @lru_cache(maxsize=1024)
