@@ -76,7 +76,8 @@ def grade(item: Item) -> Result:
     if _is_right_by_kind(answer, golds, problem):
         return _correct(answer.text)
     golds = [gold for gold in golds if kind_of(gold, problem) is None]
-    answer = replace(answer, text=answer.text.replace(ALTERNATIVE, " or "))
+    if ALTERNATIVE in answer.text:
+        answer = replace(answer, text=answer.text.replace(ALTERNATIVE, " or "))
     if not golds:
         return _wrong("wrong", answer.text[-MAX_ANSWER_CHARS:])
     golds = [_in_one_spelling(gold, problem) for gold in golds]

@@ -143,6 +143,10 @@ _MEANINGS = {
 _SAYS_THAT = re.compile(
     r"^(?:there (?:is|are)|(?:it|(?:the|this) [a-z]+) (?=has |does )(?:has )?) ?"
 )
+# "infinitely many such pairs"
+_INFINITELY_MANY = re.compile(
+    r"^(?:an )?(infinitely many|infinite number|infinite)(?: of)?(?: (?:such|real|positive|distinct|ordered|possible))? [a-z]+s$"
+)
 MAX_ROWS = 12
 MIN_WRITTEN_OUT = 3  # digits of a period that is written out
 _TUPLE = re.compile(r"\s*(?:\\left)?\((?!\s*\\begin)")
@@ -261,6 +265,12 @@ def align(answer: str, reference: str) -> tuple[str, str]:
     return in_one_unit(answer, reference)
 
 
+def _meaning(words: str) -> str | None:
+    r"""Return the sign that a whole answer in words stands for: \infty of "infinitely many pairs"."""
+    said = _SAYS_THAT.sub("", words.lower())
+    return _MEANINGS.get(_INFINITELY_MANY.sub(r"\1", said))
+
+
 def _words_beside(text: str, other: str) -> str:
     """Replace words by the sign that the other text uses for them: the empty set for "no solution"."""
     words = _FORMS["whole_text"].fullmatch(text)
@@ -271,9 +281,9 @@ def _words_beside(text: str, other: str) -> str:
     wanted = said.value if said else value_in_words(alike[1]) if alike else None
     if wanted is not None and (value := value_in_words(words[1])) is not None:
         return other if said and value == wanted else str(value)
-    sign, meant = _MEANINGS.get(_SAYS_THAT.sub("", words[1].lower())), other.strip()
+    sign, meant = _meaning(words[1]), other.strip()
     if sign is not None and alike:
-        meant = _MEANINGS.get(_SAYS_THAT.sub("", alike[1].lower()), meant)
+        meant = _meaning(alike[1]) or meant
     return sign if sign is not None and sign == meant.replace("{+}", "+") else text
 
 

@@ -192,8 +192,15 @@ def is_other_amount(answer: str, gold: str, problem: str) -> bool:
         return is_share and _SAYS["percent_asked"].search(problem) is None
     if _swaps_case_of_letter(answer, gold, problem):
         return True
-    has_pi = "\\pi" in answer and "\\pi" in gold
-    return has_pi and unit_of(answer) == "degree" and unit_of(gold) is None
+    if "\\pi" not in gold or unit_of(answer) != "degree" or unit_of(gold):
+        return False
+    return "\\pi" in answer or _asks_for_a_size(problem)
+
+
+def _asks_for_a_size(problem: str) -> bool:
+    """Tell whether a problem asks for a length, an area or the like, and speaks of no angle."""
+    asks = _SAYS["size_asked"].search(problem) is not None
+    return asks and _SAYS["angle_asked"].search(problem) is None
 
 
 def estimates_a_count(answer: str, problem: str) -> bool:
@@ -503,9 +510,10 @@ def _is_sum(text: str) -> bool:
 
 def _other_notation(answer: str, gold: str, problem: str) -> bool:
     """Tell whether a number is copied where another notation is asked: 3/20 as a decimal, 34/14."""
-    if not is_literal(gold) or not any(
-        _formula(answer).plain == formula.plain for formula in formulas(problem)
-    ):
+    own_plain = _formula(answer).plain
+    if not is_literal(gold) or own_plain == _formula(gold).plain:
+        return False
+    if not any(own_plain == formula.plain for formula in formulas(problem)):
         return False
     own, wanted = _FRACTION.fullmatch(answer.strip()), _FRACTION.fullmatch(gold.strip())
     if own is not None and (wanted is not None or gold.isdecimal()):
@@ -528,10 +536,10 @@ def _notation(text: str) -> str:
 
 
 def is_literal(text: str) -> bool:
-    """Tell whether it is a number as one writes it down, not one that is still to be computed."""
+    """Tell whether it is a number as one writes it down, maybe in brackets, not one that is still to be computed."""
     text = text.strip()
     found = number(text)
-    return found is not None and _LITERAL.fullmatch(found.text.strip()) is not None
+    return found is not None and _LITERAL.fullmatch(found.text.strip("() ")) is not None
 
 
 @lru_cache(maxsize=1024)

@@ -85,6 +85,8 @@ def kinds() -> dict[str, Kind]:
 @lru_cache(maxsize=4096)
 def kind_of(reference: str, problem: str) -> tuple[Kind, Any] | None:
     """Return the kind of a reference and its value; None: mathematics."""
+    if reference.isdecimal():
+        return None  # a number, whatever the problem asks
     for kind in kinds().values():
         if (
             kind.recognise(reference, problem)

@@ -25,7 +25,17 @@ def _recognise(reference: str, problem: str) -> bool:
     content = json.loads(read) if (read := _read(reference, problem)) else None
     if isinstance(content, dict):
         return bool(content) and not (len(content) == 1 and content.keys() & _NAMES_OF_ANSWERS)
-    return isinstance(content, list) and any(isinstance(item, (str, dict)) for item in content)
+    return isinstance(content, list) and _has_more_than_numbers(content)
+
+
+def _has_more_than_numbers(items: list) -> bool:
+    """Tell whether a list holds a text, an object, true, false or null, at any depth; else it is mathematics."""
+    return any(
+        _has_more_than_numbers(item)
+        if isinstance(item, list)
+        else item is None or isinstance(item, (str, dict, bool))
+        for item in items
+    )
 
 
 def _find(sentence: str, problem: str) -> list[str]:

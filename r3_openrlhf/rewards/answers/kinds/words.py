@@ -26,6 +26,9 @@ _ASKS_WHO = re.compile(r"(?i)\b(?:who|which|whose)\b")
 _IS_THE_ONE = re.compile(
     r"(?:(?:So|Thus|Hence|Therefore),? )?((?!(?:It|Th[a-z]+|S?[Hh]e) )(?:[A-Z][\w'’.-]*(?: (?:van|von|de|da|of) | |$)){1,3}|[Tt]he (?:[a-z]+ ){1,2}(?!is|was))(?:is|was|has|had|does|did|can|will|wrote|won|[a-z]{2,}(?:s|ed))\b(?! (?:not|no)\b|n.t\b)"
 )
+_IT_IS = re.compile(r"It (?:is|was) ((?:[A-Z][\w'’.-]*\s){1,3})(?:who|that)\b(?! (?:not|no)\b)")
+_A_NAME = re.compile(r"(?:(?:So|Thus|Hence|Therefore),? )?((?:[A-Z][\w'’.-]*\s){1,3})")
+_VERB = re.compile(r"\s+[a-z]{2,}(?=\s)")
 # another clause with a subject of its own
 _ANOTHER_SUBJECT = re.compile(
     r"(?:[,;:–—]\s+|\s(?=and|but|while|whereas))(?:(?:and|but|while|yet|whereas)\s+)?[A-Z]\w+\s+[a-z]"
@@ -59,11 +62,24 @@ def _read(text: str, problem: str) -> str | None:
 def _find(sentence: str, problem: str) -> list[str]:
     """Return the last sentence, or its subject where the problem asks who or which: "Evelyn is the fastest."."""
     last = _CLAUSE.split(last_sentence(sentence)[0])[-1]
-    subject = _IS_THE_ONE.match(last) if _ASKS_WHO.search(problem) else None
+    subject = _subject(last, problem)
     other = _ANOTHER_SUBJECT.search(last, subject.end()) if subject else None
     if other and not _says_what_is_asked(last[: other.start()], last[other.start() :], problem):
         return []
     return [subject[1] if subject else last]
+
+
+def _subject(sentence: str, problem: str) -> re.Match | None:
+    """Match who a sentence says it is, where the problem asks so; "Jane ate it." says it by the verb of "Who ate it?"."""
+    asks = _ASKS_WHO.search(problem)
+    if asks is None:
+        return None
+    said = _IT_IS.match(sentence) or _IS_THE_ONE.match(sentence)
+    verb = _VERB.match(problem, asks.end())
+    if said or verb is None:
+        return said
+    named = _A_NAME.match(sentence)
+    return named if named and sentence.startswith(verb[0].strip() + " ", named.end()) else None
 
 
 def _says_what_is_asked(clause: str, other: str, problem: str) -> bool:

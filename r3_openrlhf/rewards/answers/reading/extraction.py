@@ -55,6 +55,7 @@ _IS_SENTENCE = re.compile(r"[a-z] (?:is|are|was|were|equals|has|have|had) .*\d")
 _OPENS_MATH = re.compile(
     r"(?:\$|\\\()(?:[^$a-zA-Z\n\\]|\\[a-zA-Z]+|\\[,;:! ]|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z]))*$"
 )
+_JSON_LIST = re.compile(r"(\[[^$\\]*\"[^$\\]*\])")  # the whole of a last line
 _BOLD = re.compile(r"\s*\*\*([^*\n]{1,200})\*\*[.\s]*")
 UPRIGHT = re.compile(r"\\(?:mathrm|text|operatorname)\s*\{\s*([ei])\s*\}")
 _MINUS = re.compile(r"\b(?:minus|negative)\s+(?=\d)")
@@ -67,7 +68,7 @@ _ENDS_IN_COMMAND = re.compile(r"\\[a-zA-Z]+$")
 # a response, or its last line, that is only a letter: "**(C)**"; and one of a few words
 _LONE_CHOICE = re.compile(r"[\s*_$(\"'`]*([A-J]|[-+]?\d+(?:[.,]\d+)*)[\s*_$)\"'`.]*")
 _FEW_WORDS = re.compile(
-    r"[\s*_\"]*([A-Za-z]+|(?i:(?:there (?:is|are) )?no [a-z ]{3,40}|all real numbers(?: (?:except|but) [-\w/ ]{1,20})?)|[A-Z][a-z]+(?:[ '-][A-Z][a-z]+){1,3})[\s*_\".!]*"
+    r"[\s*_\"]*([A-Za-z]+|(?i:(?:there (?:is|are) )?(?:no|infinitely many|an infinite number of) [a-z ]{3,40}|all real numbers(?: (?:except|but) [-\w/ ]{1,20})?)|[A-Z][a-z]+(?:[ '-][A-Z][a-z]+){1,3})[\s*_\".!]*"
 )
 _IS_FORMULA = re.compile(r"(?!\([^()]*=)(?=.*\w)")  # not "(2 + 3 = 5)"
 # what is before the last of several numbers
@@ -252,6 +253,7 @@ def _lone_answer(text: str, end: str) -> re.Match | None:
     """Match a text, or its last line, that has only a letter, a few words, an amount or a block of code."""
     return (
         _LONE_CHOICE.fullmatch(end)
+        or _JSON_LIST.fullmatch(end)
         or _FEW_WORDS.fullmatch(text)
         or _BOLD.fullmatch(end)
         or _MEASURED.search(end)

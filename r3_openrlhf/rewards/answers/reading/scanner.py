@@ -38,7 +38,11 @@ _TAKES_BACK = phrases("withdrawn")
 _COMPUTES = phrases("computes")
 THINKING_MARK = _MARKS["thinking"]
 TOKEN_OF_A_MARK = _MARKS["token"]
-_SIGNS = [_MARKS[name] for name in ("behind_angle", "behind_bracket", "behind_triangle")]
+_FIRST_SIGNS = {
+    "<": _MARKS["behind_angle"],
+    "[": _MARKS["behind_bracket"],
+    "◁": _MARKS["behind_triangle"],
+}
 _NEXT_QUESTION = phrases("in_small_letters", flags=0)["next_question"].pattern
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _TAG = re.compile(r"<(?P<slash>/?)answer>", re.IGNORECASE)
@@ -185,7 +189,10 @@ def _short_blank(run: re.Match) -> str:
 
 def _signs(text: str) -> list[re.Match]:
     """Return the marks of thinking, of another turn and of a section in a text, in order; `lastgroup` says which."""
-    found = [mark for pattern in _SIGNS for mark in pattern.pattern.finditer(text)]
+    found: list[re.Match] = []
+    for sign, pattern in _FIRST_SIGNS.items():
+        if sign in text:
+            found += pattern.pattern.finditer(text)
     return sorted(found, key=lambda mark: mark.start())
 
 
@@ -306,6 +313,8 @@ def _last_section(text: str, signs: list[re.Match]) -> str | None:
 @lru_cache(maxsize=4)  # a response is asked more than once
 def _boxes(text: str) -> tuple[re.Match, ...]:
     """Return the commands of the last boxes of a text, in order."""
+    if "box" not in text:
+        return ()
     return tuple(deque(BOX.finditer(text), MAX_MARKS))
 
 
@@ -388,9 +397,9 @@ def is_withdrawn(text: str, start: int, end: int) -> bool:
     """Tell whether the words directly before text[start:end], or directly after it, take it back.
 
     Only whole clauses count: "\\boxed{5}. This is no coincidence", "... Check: 4 is wrong" do not."""
-    return _takes_back(
-        text[max(0, start - CHARS_BEFORE) : start], text[end : end + CHARS_AFTER]
-    )
+    before = text[max(0, start - CHARS_BEFORE) : start]
+    sentence = max(map(before.rfind, ".!?"))  # it has all that can be said before
+    return _takes_back(before[max(sentence, 0) :], text[end : end + CHARS_AFTER])
 
 
 @lru_cache(maxsize=64)  # a mark is asked about more than once
@@ -528,6 +537,8 @@ def _matching_brace(text: str, opening: int, end: int) -> int | None:
 
 @lru_cache(maxsize=4)  # a response is asked more than once
 def _tags(text: str) -> list[Mark]:
+    if "<" not in text:
+        return []
     marks: list[Mark] = []
     closing: re.Match[str] | None = None
     for tag in reversed(list(_TAG.finditer(text))[-2 * MAX_MARKS :]):
@@ -566,7 +577,7 @@ def _last_block(text: str) -> str | None:
     line = last_line(text[-CHARS_OF_A_BLOCK:]) or ""
     if line.startswith('{"'):
         return line
-    end = text.rfind("```")
+    end = text.rfind("```") if "`" in text else -1
     begin = text.rfind("```", 0, end) if end >= 0 else -1
     block = text[begin + 3 : end].removeprefix("json").strip() if begin >= 0 else ""
     return block if block.startswith("{") and len(block) <= CHARS_OF_A_BLOCK else None

@@ -25,12 +25,14 @@ _PROSE = re.compile(r"\$|(?<![a-zA-Z\\])[a-z]{2,} [a-z]{2}")
 _HEAD = re.compile(
     r"\s*[A-Z]'?\s*(?=(?:\\left\s*)?\([^()]*[,;][^()]*\)\s*$)|\s*(?:\(\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])+\s*\)|[a-zA-Z](?:\([a-z]\)|\^\s*(?:\{\s*-\s*1\s*\}|T|\{T\}))?|[A-Z]'?(?:\s*(?:\\(?:cup|cap|setminus|cdot|times)(?![a-zA-Z]))?\s*[A-Z]'?){1,3})\s*(?:=|\\in(?![a-zA-Z]))\s*(?=\(|\[|\\?\{|\\left|\\begin|\\mathbb|\\frac\{\d+\}\{\d+\}\s*\\(?:left|begin))"
 )
-# the name of a point: "A(3, 4)"
-_POINT = re.compile(r"\s*([A-Z]'?)\s*(?:\\left\s*)?\([^()]*[,;][^()]*\)\s*$")
+# the name of a point: "A(3, 4)", "A = (3, 4)"
+_POINT = re.compile(r"\s*([A-Z]'?)\s*(?:=\s*)?(?:\\left\s*)?\([^()]*[,;][^()]*\)\s*$")
 _CASES = re.compile(
     r"(?:[a-zA-Z]\([a-zA-Z]\)\s*=\s*)?\\begin\s*\{cases\}(.*)\\end\s*\{cases\}", re.DOTALL
 )
 _IF = re.compile(r"\\text\s*\{\s*(?:,?\s*(?:if|when|for|where)\b)?|(?<=[a-z ])\}")
+_BEFORE_CONDITION = re.compile(r"\\text\s*\{\s*,?\s*(?:if|when|for|where|otherwise)\b")
+_LINK_IN_TEXT = re.compile(r"(?<=[a-z])(?:,\s*(?:and|or)?|\s+(?:and|or))\s*\}")
 _NAME_OF_VALUE = re.compile(r"([a-zA-Z])\s*=\s*(?=[^=]*$)")
 _SAYS_LITTLE = re.compile(r"\\text|\b(?:is|are|an?|the|if|when|for|where|then)\b")
 _WORD = re.compile(r"(?<![\\a-z])[a-z]{2,}")
@@ -201,7 +203,10 @@ def match(some: Sequence, others: Sequence, agree: Callable) -> bool:
 def _rows(text: str) -> list[tuple[str, str]] | None:
     """(value, condition) of each row of cases, those without a condition of their own last."""
     cases = _CASES.fullmatch(text.strip())
-    rows = [row.split("&") for row in cases[1].split("\\\\") if row.strip()] if cases else []
+    if cases:
+        rows = [row.split("&") for row in cases[1].split("\\\\") if row.strip()]
+    else:
+        rows = _rows_in_words(text)
     if not rows or any(len(row) != 2 for row in rows) or len(rows) > MAX_PARTS:
         return None
     pairs = [
@@ -209,6 +214,20 @@ def _rows(text: str) -> list[tuple[str, str]] | None:
         for value, condition in rows
     ]
     return sorted(pairs, key=lambda pair: "otherwise" in pair[1])
+
+
+def _rows_in_words(text: str) -> list[list[str]]:
+    r"""Value and condition of each part of "0\text{ if }n\text{ is even}, 1\text{ otherwise}"; empty: it is no such text."""
+    split = split_parts(_LINK_IN_TEXT.sub("},", text))
+    if split is None or len(split[1]) < 2:
+        return []
+    rows = []
+    for part in split[1]:
+        condition = _BEFORE_CONDITION.search(part)
+        if condition is None or condition.start() == 0:
+            return []
+        rows.append([part[: condition.start()], part[condition.start() :]])
+    return rows
 
 
 def _same_condition(a: str, b: str, agree: Agree, both_say_it: bool) -> bool:

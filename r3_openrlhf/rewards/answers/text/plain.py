@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from functools import lru_cache
 
 from r3_openrlhf.rewards.answers.text.number_words import with_scales_computed
 from r3_openrlhf.rewards.answers.text.patterns import phrases
@@ -58,6 +59,7 @@ def in_english(text: str) -> str:
     return text.replace("。", ". ")
 
 
+@lru_cache(maxsize=256)  # each kind asks for it
 def plain(text: str) -> str:
     r"""Remove \text{}, dollar signs, bold type and the full stop from a text; make spaces one space."""
     text = text if text.isascii() else _RAISED.sub(r"^\g<0>", text)
