@@ -14,22 +14,59 @@ from contextlib import closing
 from pathlib import Path
 
 APPLICATION_ID = 0x52334853  # "R3HS", in the file's header
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
+# The newest before it, which differs in what LATER names: a reader takes it as it is, a writer adds them.
+EARLIER_VERSION = 9
+LATER = ("experts",)
 _TABLES = Path(__file__).with_suffix(".sql").read_text(encoding="utf-8")
 
 
 def differences(connection: sqlite3.Connection) -> list[str]:
-    """Name each table and index that is not a new store's, and what a store must not have: views,
-    triggers and virtual tables run an author's code."""
+    """Name each table and index that is not a store's of its version, and what a store must not have:
+    views, triggers and virtual tables run an author's code."""
     query = "SELECT type || ' ' || name, sql FROM sqlite_schema"
     with closing(sqlite3.connect(":memory:")) as fresh:
         create(fresh)
         expected, present = dict(fresh.execute(query)), dict(connection.execute(query))
+    if version_of(connection) == EARLIER_VERSION:
+        for name in LATER:
+            del expected[f"table {name}"]
     changed = sorted({name for name, _ in expected.items() ^ present.items()}, reverse=True)
     return [
         f"the {name} is {'of another kind' if name in present else 'missing'}"
         for name in changed
     ]
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """Return the version that the file's header names; 0 in an empty file."""
+    return connection.execute("PRAGMA user_version").fetchone()[0]
+
+
+def upgrade(connection: sqlite3.Connection) -> None:
+    """Add to a store of EARLIER_VERSION what it lacks, in one transaction."""
+    if version_of(connection) != EARLIER_VERSION:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    for name in LATER:
+        connection.execute(_statement_of(name))
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    connection.execute("COMMIT")
+
+
+def stand_in(connection: sqlite3.Connection) -> None:
+    """Let a reader of a store of EARLIER_VERSION ask for what it lacks: empty tables of its own."""
+    if version_of(connection) != EARLIER_VERSION:
+        return
+    for name in LATER:
+        statement = _statement_of(name).replace("CREATE TABLE", "CREATE TEMP TABLE")
+        connection.execute(statement)
+
+
+def _statement_of(name: str) -> str:
+    """Return the statement that makes a table, without the comment before it."""
+    (found,) = (one for one in _TABLES.split(";\n") if f"CREATE TABLE {name} (" in one)
+    return found[found.index("CREATE TABLE") :]
 
 
 def create(connection: sqlite3.Connection) -> None:
