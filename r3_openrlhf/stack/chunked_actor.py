@@ -8,8 +8,8 @@ The chunks are inside the head's own forward pass, so that ZeRO 3 gathers its we
 them, in either direction. B rows, T tokens, A = T - 1 action positions, H hidden, V vocabulary."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -26,7 +26,11 @@ LARGEST_DIFFERENCE = 0.05  # nats; chunks round differently, other heads are off
 
 
 class ChunkedActor(Actor):
-    """Replaces `Actor` in ppo_actor.py:513 and :537 if train.logits_chunk_tokens is set."""
+    """Replaces `Actor` in ppo_actor.py:513 and :537 if train.logits_chunk_tokens is set.
+
+    aside: around passes over other tokens than those that were asked for (expert_routing.py)."""
+
+    aside: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -85,7 +89,7 @@ class ChunkedActor(Actor):
     def _check(self, ids_1T, ring_attn_group) -> None:
         """Refuse a head that is more than a product (cap, scale): chunks would change it."""
         mask = torch.ones_like(ids_1T)
-        with torch.no_grad():
+        with torch.no_grad(), self.aside():
             expected = super().forward(
                 ids_1T, mask[:, 1:], mask, ring_attn_group=ring_attn_group
             )

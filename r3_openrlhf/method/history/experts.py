@@ -29,7 +29,8 @@ def pack(codec: Codec, experts_TLK: np.ndarray) -> PackedExperts:
     little = np.ascontiguousarray(planes_LKT, dtype=f"<u{width}")
     bytes_NW = little.view(np.uint8).reshape(-1, width)
     data = codec.compress(np.ascontiguousarray(bytes_NW.T).tobytes())
-    return PackedExperts(*experts_TLK.shape, width, data)
+    num_tokens, layers, top_k = experts_TLK.shape
+    return PackedExperts(num_tokens, layers, top_k, width, data)
 
 
 def unpack(codec: Codec, packed: PackedExperts) -> np.ndarray:

@@ -6,7 +6,6 @@ import sqlite3
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from r3_openrlhf.method.errors import HistoryError, InvalidValue
