@@ -84,7 +84,7 @@ def open_for_writing(path: str) -> sqlite3.Connection:
             schema.create(connection)
             connection.execute("COMMIT")
         else:
-            schema.upgrade(connection)
+            schema.add_experts(connection)
     return connection
 
 
@@ -131,7 +131,7 @@ def open_for_reading(path: str) -> sqlite3.Connection:
         _tune(connection)
         if _is_new(connection, path):
             raise HistoryError(f"{path} is empty: no step was written to it")
-        schema.stand_in(connection)
+        schema.add_experts(connection, for_reading=True)
         connection.execute("PRAGMA query_only = ON")
     return connection
 

@@ -15,10 +15,9 @@ from pathlib import Path
 
 APPLICATION_ID = 0x52334853  # "R3HS", in the file's header
 SCHEMA_VERSION = 10
-# The newest before it, which differs in what LATER names: a reader takes it as it is, a writer adds them.
-EARLIER_VERSION = 9
-LATER = ("experts",)
+EARLIER_VERSION = 9  # without the table `experts`, which a writer adds
 _TABLES = Path(__file__).with_suffix(".sql").read_text(encoding="utf-8")
+_EXPERTS = _TABLES[_TABLES.index("CREATE TABLE experts (") :].split(";\n")[0]
 
 
 def differences(connection: sqlite3.Connection) -> list[str]:
@@ -29,8 +28,7 @@ def differences(connection: sqlite3.Connection) -> list[str]:
         create(fresh)
         expected, present = dict(fresh.execute(query)), dict(connection.execute(query))
     if version_of(connection) == EARLIER_VERSION:
-        for name in LATER:
-            del expected[f"table {name}"]
+        del expected["table experts"]
     changed = sorted({name for name, _ in expected.items() ^ present.items()}, reverse=True)
     return [
         f"the {name} is {'of another kind' if name in present else 'missing'}"
@@ -43,30 +41,17 @@ def version_of(connection: sqlite3.Connection) -> int:
     return connection.execute("PRAGMA user_version").fetchone()[0]
 
 
-def upgrade(connection: sqlite3.Connection) -> None:
-    """Add to a store of EARLIER_VERSION what it lacks, in one transaction."""
+def add_experts(connection: sqlite3.Connection, *, for_reading: bool = False) -> None:
+    """Add the table to a store of EARLIER_VERSION. for_reading: an empty one that no file has."""
     if version_of(connection) != EARLIER_VERSION:
+        return
+    if for_reading:
+        connection.execute(_EXPERTS.replace("TABLE", "TEMP TABLE", 1))
         return
     connection.execute("BEGIN IMMEDIATE")
-    for name in LATER:
-        connection.execute(_statement_of(name))
+    connection.execute(_EXPERTS)
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     connection.execute("COMMIT")
-
-
-def stand_in(connection: sqlite3.Connection) -> None:
-    """Let a reader of a store of EARLIER_VERSION ask for what it lacks: empty tables of its own."""
-    if version_of(connection) != EARLIER_VERSION:
-        return
-    for name in LATER:
-        statement = _statement_of(name).replace("CREATE TABLE", "CREATE TEMP TABLE")
-        connection.execute(statement)
-
-
-def _statement_of(name: str) -> str:
-    """Return the statement that makes a table, without the comment before it."""
-    (found,) = (one for one in _TABLES.split(";\n") if f"CREATE TABLE {name} (" in one)
-    return found[found.index("CREATE TABLE") :]
 
 
 def create(connection: sqlite3.Connection) -> None:

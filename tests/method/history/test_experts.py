@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from r3_openrlhf.method.errors import HistoryError, InvalidValue
 from r3_openrlhf.method.history import HistoryStore, experts
 from r3_openrlhf.method.history.codec import Codec
-from r3_openrlhf.method.history.schema import EARLIER_VERSION, LATER, SCHEMA_VERSION
+from r3_openrlhf.method.history.schema import EARLIER_VERSION, SCHEMA_VERSION
 from r3_openrlhf.method.types import Verdict
 from r3_openrlhf.method.values import read_rollouts
 from r3_openrlhf.operations.store.verification import verify
@@ -93,8 +93,7 @@ def earlier(tmp_path):
     with HistoryStore.open(path) as store:
         store.commit_step(0, 1, [make_rollout()])
     with sqlite3.connect(path) as connection:
-        for name in LATER:
-            connection.execute(f"DROP TABLE {name}")
+        connection.execute("DROP TABLE experts")
         connection.execute(f"PRAGMA user_version = {EARLIER_VERSION}")
     connection.close()
     return path
