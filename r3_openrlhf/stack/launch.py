@@ -55,6 +55,7 @@ from r3_openrlhf.runs.models.locate import (
     resolve_model,
     without_weights,
 )
+from r3_openrlhf.runs.models.routers import expert_bytes_of
 from r3_openrlhf.runs.planning.history_forecast import history_warnings
 from r3_openrlhf.runs.planning.shapes import published
 from r3_openrlhf.runs.planning.verdict import check_split
@@ -145,7 +146,11 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
             keep_commit(run.model_commit, model)
             for sentence in [
                 *warnings,
-                *history_warnings(config, num_problems=data.num_problems),
+                *history_warnings(
+                    config,
+                    num_problems=data.num_problems,
+                    expert_bytes=expert_bytes_of(config, model),
+                ),
             ]:
                 console.say(f"Warning: {sentence}")
             console.expect(
@@ -262,7 +267,11 @@ def plan(config: R3Config) -> Plan:
             raise DataError(str(error).replace(str(scratch.path), str(run.path))) from error
     notes += [
         f"Warning: {sentence}"
-        for sentence in history_warnings(config, num_problems=data.num_problems)
+        for sentence in history_warnings(
+            config,
+            num_problems=data.num_problems,
+            expert_bytes=0 if model is None else expert_bytes_of(config, model),
+        )
     ]
     return Plan(platform, arguments, notes, page)
 

@@ -322,7 +322,7 @@ def with_routing(tmp_path, kind, **more):
     ("kind", "sentence"),
     [
         ("qwen2", "has no experts; use rollout.routing_replay=false"),
-        ("mixtral", "has the type mixtral, whose router is not known"),
+        ("mixtral", "is of no type whose router is known"),
     ],
 )
 def test_a_model_without_a_known_router_is_refused(tmp_path, kind, sentence):

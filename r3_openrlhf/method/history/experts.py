@@ -1,8 +1,9 @@
 """The experts of a stored rollout, packed.
 
-A token's numbers of one layer are a set, in ascending order. The first numbers of all tokens lie
-together, then the second ones, and so on, layer by layer: their bytes have fewer values than those of
-a token. Numbers of two bytes are all lower bytes, then all upper ones. T tokens, L layers, K experts."""
+A token's experts of one layer are a set. In ascending order, each number is stored as its distance
+from the one before, which is small: 8 of 128 take 5.3 bytes (`test_experts.py`), where the best code
+of such a set takes 5.1. Numbers of two bytes are all lower bytes, then all upper ones. T tokens, L
+layers, K experts."""
 
 import sqlite3
 from typing import NamedTuple
@@ -24,25 +25,23 @@ class PackedExperts(NamedTuple):
 
 def pack(codec: Codec, experts_TLK: np.ndarray) -> PackedExperts:
     """uint8 or uint16 [T, L, K] -> bytes. A set that is not in ascending order is put into it."""
-    planes_LKT = np.sort(experts_TLK, axis=-1).transpose(1, 2, 0)
-    width = planes_LKT.dtype.itemsize
-    little = np.ascontiguousarray(planes_LKT, dtype=f"<u{width}")
-    bytes_NW = little.view(np.uint8).reshape(-1, width)
-    data = codec.compress(np.ascontiguousarray(bytes_NW.T).tobytes())
     num_tokens, layers, top_k = experts_TLK.shape
+    width = experts_TLK.dtype.itemsize
+    sets_TLK = np.sort(experts_TLK, axis=-1)
+    gaps_TLK = np.diff(sets_TLK, axis=-1, prepend=sets_TLK.dtype.type(0))
+    bytes_NW = gaps_TLK.astype(f"<u{width}").view(np.uint8).reshape(-1, width)
+    data = codec.compress(bytes_NW.T.tobytes())
     return PackedExperts(num_tokens, layers, top_k, width, data)
 
 
 def unpack(codec: Codec, packed: PackedExperts) -> np.ndarray:
     """Inverse of pack. HistoryError: damaged bytes."""
-    shape = (packed.layers, packed.top_k, packed.num_tokens)
-    size = packed.width * packed.layers * packed.top_k * packed.num_tokens
-    raw = codec.decompress(packed.data, length=size)
-    bytes_WN = np.frombuffer(raw, dtype=np.uint8).reshape(packed.width, -1)
-    little = np.ascontiguousarray(bytes_WN.T).view(f"<u{packed.width}")
-    planes_LKT = little.reshape(shape)
-    dtype = np.uint8 if packed.width == 1 else np.uint16
-    return np.ascontiguousarray(planes_LKT.transpose(2, 0, 1), dtype=dtype)
+    num_tokens, layers, top_k, width, data = packed
+    raw = codec.decompress(data, length=width * num_tokens * layers * top_k)
+    bytes_WN = np.frombuffer(raw, dtype=np.uint8).reshape(width, -1)
+    gaps_N = np.ascontiguousarray(bytes_WN.T).view(f"<u{width}")
+    dtype = np.uint8 if width == 1 else np.uint16
+    return np.cumsum(gaps_N.reshape(num_tokens, layers, top_k), axis=-1, dtype=dtype)
 
 
 def read_experts(connection: sqlite3.Connection, codec: Codec, row: int) -> np.ndarray | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.errors import ConfigError
+from r3_openrlhf.runs.models.model_config import read_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -48,14 +49,25 @@ def check_routing(config: R3Config, model_config: PreTrainedConfig) -> None:
     """ConfigError: rollout.routing_replay is on, and the model has no router that it knows."""
     if not config.rollout.routing_replay or experts_of(model_config) is not None:
         return
-    text = model_config.get_text_config()
-    has_experts = "output_router_logits" in model_config.to_dict()
-    what = (
-        f"has the type {text.model_type}, whose router is not known (known: {', '.join(ROUTERS)})"
-        if has_experts or text.model_type in ROUTERS
-        else "has no experts"
+    if "output_router_logits" not in model_config.to_dict():
+        raise ConfigError(
+            f"rollout.routing_replay is true, but model.path {config.model.path} has no experts; use "
+            "rollout.routing_replay=false"
+        )
+    raise ConfigError(unknown_router(config))
+
+
+def unknown_router(config: R3Config) -> str:
+    """Say that the model's router is none that routing replay knows."""
+    return (
+        f"rollout.routing_replay is true, but model.path {config.model.path} is of no type whose router "
+        f"is known ({', '.join(ROUTERS)}); use rollout.routing_replay=false"
     )
-    raise ConfigError(
-        f"rollout.routing_replay is true, but model.path {config.model.path} {what}; use "
-        "rollout.routing_replay=false"
-    )
+
+
+def expert_bytes_of(config: R3Config, model: str) -> int:
+    """Return the bytes of the experts of a token that the run keeps. model: a directory or a name on the hub."""
+    if not config.rollout.routing_replay:
+        return 0
+    experts = experts_of(read_config(model, trusted=config.model.trust_remote_code))
+    return 0 if experts is None else experts.bytes_per_token

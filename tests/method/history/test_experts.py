@@ -40,6 +40,14 @@ def test_experts_come_back_as_sorted_sets(chosen):
     assert back.tolist() == np.sort(chosen, axis=-1).tolist()
 
 
+def test_a_set_of_8_of_128_takes_5_bytes():
+    """The best code of a set takes log2(128 over 8) = 40.6 bits, as they are 64."""
+    rng = np.random.default_rng(0)
+    chosen = rng.random((500, 48, 128)).argpartition(8, -1)[..., :8].astype(np.uint8)
+    sets = chosen[..., 0].size
+    assert 5.07 < len(experts.pack(Codec(), chosen).data) / sets < 5.4
+
+
 def test_damage_is_noticed():
     codec = Codec()
     packed = experts.pack(codec, np.arange(400, dtype=np.uint16).reshape(50, 4, 2))
