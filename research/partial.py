@@ -11,6 +11,7 @@ import random
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
@@ -112,7 +113,9 @@ class LabEngines:
 
     def _sample_rows(self, rows: list[tuple[Group, int]], *, num_before: int) -> None:
         prompts = [
-            np.concatenate([self.lab.encode(group.prompt), _ids_of(group.samples[place])])
+            np.concatenate(
+                [self.lab.encode(group.prompt), _ids_of(pieces_of(group.samples[place]))]
+            )
             for group, place in rows
         ]
         rollout = self.lab.config.rollout
@@ -128,7 +131,7 @@ class LabEngines:
         for (group, place), rest in zip(rows, rests, strict=True):
             self._groups[group.number] = group
             self._running.setdefault(group.number, {})[place] = _Running(
-                before=group.samples[place],
+                before=pieces_of(group.samples[place]),
                 rest=rest,
                 pace=self.pace_of(group.number, place),
                 begin=self.clock,
@@ -162,7 +165,21 @@ class LabEngines:
                 entropies=rest.entropies[:count],
             )
             pieces.append(piece)
-        return whole_response(pieces, truncated=rest.truncated) if is_whole else pieces
+        if is_whole:
+            return whole_response(pieces, truncated=rest.truncated)
+        return list[Piece](pieces)
+
+
+def pieces_of(sample: Sample) -> list[LabPiece]:
+    """Return the pieces of a response that is not whole."""
+    assert isinstance(sample, list)
+    return cast("list[LabPiece]", sample)
+
+
+def response_of(sample: Sample) -> Response:
+    """Return a response that is whole."""
+    assert not isinstance(sample, list)
+    return sample
 
 
 def _ids_of(pieces: list[LabPiece]) -> np.ndarray:
@@ -225,14 +242,14 @@ class PartialLab(Lab):
         )
         self.tokens += step.tokens
         sampled = [
-            self._rollout_of(group, response)
+            self._rollout_of(group, response_of(response))
             for group in step.trained
             for response in group.samples
         ]
         return sampled, {"partial/paused": float(step.paused), **ages(step, now=self.step)}
 
     def _draw(self, count: int, r3: R3) -> Drawn:
-        labels = []
+        labels: list[Label] = []
         while self._further and len(labels) < count:
             self.epoch, label = self._further.popleft()
             labels.append(label)
@@ -284,7 +301,10 @@ class PartialLab(Lab):
 def ages(step: SampledStep, *, now: int) -> dict[str, float]:
     """Return the mean age of the tokens that a step trains, in optimizer steps, and the largest."""
     runs = [
-        run for group in step.trained for sample in group.samples for run in sample["pieces"]
+        run
+        for group in step.trained
+        for sample in group.samples
+        for run in response_of(sample)["pieces"]
     ]
     tokens = sum(count for count, _ in runs)
     return {

@@ -9,6 +9,7 @@ from r3_openrlhf.config.distilling import check_distill
 from r3_openrlhf.config.given_keys import value_of
 from r3_openrlhf.config.idle_rows import is_of_tokens
 from r3_openrlhf.config.partial import check_partial
+from r3_openrlhf.config.routing import check_routing_replay
 from r3_openrlhf.config.with_environment import (
     check_agent_file,
     check_environment,
@@ -36,6 +37,7 @@ def check_sections(c: R3Config) -> None:
     _check_async(c)
     _check_group_size(c)
     check_partial(c)
+    check_routing_replay(c)
     _check_group_filter(c)
     _check_mechanisms(c)
     _check_keys_of_other_algorithms(c)

@@ -46,6 +46,9 @@ class RolloutConfig:
     partial: float = number(0.0, min=0)
     # a group that was paused so often is waited for
     max_pauses: int = number(2, min=1)
+    # the policy's passes send each token to the experts that the engine chose for it: for models with experts, whose
+    # engine and policy choose differently where two are nearly equal. They are stored with the rollout
+    routing_replay: bool = False
     collect: CollectConfig = field(default_factory=CollectConfig)
 
     def __post_init__(self) -> None:

@@ -104,12 +104,21 @@ class EntropySource(Word):
 
 @dataclass(frozen=True, slots=True)
 class ArrayOf:
-    """A one-dimensional array. `low` and `high` are included; `what` describes the values."""
+    """An array of `ndim` dimensions. `low` and `high` are included; `what` describes the values.
+
+    narrow: a smaller type, which an array that has it keeps."""
 
     dtype: type[np.generic]
     low: float
     high: float
     what: str
+    ndim: int = 1
+    narrow: type[np.generic] | None = None
+
+    @property
+    def shape(self) -> str:
+        """The dimensions in words."""
+        return {1: "a one-dimensional", 3: "a three-dimensional"}[self.ndim]
 
 
 TokenIds = Annotated[
@@ -122,6 +131,18 @@ LogProbs = Annotated[
 ]
 TokenEntropies = Annotated[
     np.ndarray, ArrayOf(np.float16, -1e-4, 65504, "finite entropies of at least 0, in nats")
+]
+
+ExpertIds = Annotated[
+    np.ndarray,
+    ArrayOf(
+        np.uint16,
+        0,
+        2**15 - 1,
+        "numbers of experts (uint8 or uint16)",
+        ndim=3,
+        narrow=np.uint8,
+    ),
 ]
 
 
@@ -202,7 +223,7 @@ class PromisingState:
 
 @dataclass(slots=True, kw_only=True)
 class Rollout:
-    """One sampled response with its log-probs and grade. Arrays are one-dimensional.
+    """One sampled response with its log-probs and grade. Arrays are one-dimensional, but for experts.
 
     Attributes:
         uid: the problem, the same at every visit.
@@ -222,6 +243,9 @@ class Rollout:
         turns: of a whole trajectory, whose response_ids are those of all turns, and whose
             prompt_ids are the first turn's.
         extras: what the reward function returned with the reward; empty when recalled.
+        experts: of a model with experts, those that the sampling engine chose: uint8 or uint16
+            [tokens, layers, experts of a token] of prompt and response but for the last token, which the
+            engine never passed through the model; None: not kept (rollout.routing_replay).
         pieces: (tokens, policy step of the weights that sampled them) in order, where it was paused
             (rollout.partial) and policy_step is that of the first; (): all tokens are of policy_step.
         origin: of an imported rollout, where it is from.
@@ -253,6 +277,7 @@ class Rollout:
     extras: dict[str, float | str] = field(default_factory=dict)
     origin: str = ""
     pieces: tuple[tuple[int, int], ...] = ()
+    experts: ExpertIds | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self.context = Context.checked("context", self.context)

@@ -88,6 +88,13 @@ def _wrong_lengths(rollout: Rollout) -> Iterator[tuple[str, str]]:
     length = rollout.num_tokens
     if rollout.verdict is not Verdict.UNGRADED and not length:
         yield "response_ids", "at least one token, the end mark, or the verdict ungraded"
+    if rollout.experts is not None:
+        tokens = len(rollout.prompt_ids) + length - 1
+        if len(rollout.experts) != tokens or not rollout.experts.size:
+            instead = (
+                f"those of {tokens} tokens, all of prompt and response but the last, or None"
+            )
+            yield "experts", instead
     if rollout.has_logprobs:
         return
     num_logprobs = len(rollout.response_logprobs)
@@ -214,22 +221,22 @@ def _array(spec: ArrayOf, name: str, value: object) -> np.ndarray:
         given = np.asarray(value)
     except Exception:  # torch: a tensor on a GPU or with a gradient; lists of different lengths
         raise refusal(
-            name, value, f"a one-dimensional array of {spec.what}, on the CPU and detached"
+            name, value, f"{spec.shape} array of {spec.what}, on the CPU and detached"
         ) from None
-    if given.ndim != 1 or given.dtype.kind not in "iuf":
-        raise refusal(name, value, f"a one-dimensional array of {spec.what}")
-    if given.dtype == spec.dtype and (
+    if given.ndim != spec.ndim or given.dtype.kind not in "iuf":
+        raise refusal(name, value, f"{spec.shape} array of {spec.what}")
+    if given.dtype in (spec.dtype, spec.narrow or spec.dtype) and (
         not given.size or spec.low <= given.min() and given.max() <= spec.high
     ):
         return np.ascontiguousarray(given)
     if given.dtype.kind == "f" and given.dtype.itemsize < 8:
         given = given.astype(np.float64)  # a bound of int32 is infinite in float16
     allowed = (given >= spec.low) & (given <= spec.high)  # NaN is not
-    if np.dtype(spec.dtype).kind == "i":
+    if np.dtype(spec.dtype).kind in "iu":
         allowed &= given == np.floor(given)
     if not allowed.all():
         wrong = int(np.argmin(allowed))
-        raise refusal(f"{name}[{wrong}]", given[wrong].item(), spec.what)
+        raise refusal(f"{name}[{wrong}]", given.flat[wrong].item(), spec.what)
     return given.astype(spec.dtype)
 
 

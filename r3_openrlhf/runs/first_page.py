@@ -263,6 +263,7 @@ def algorithm_lines(config: R3Config, *, num_held_out: int | None = None) -> lis
         f"off: {', '.join(name for name, is_on in parts.items() if not is_on)}",
         *without,
         *_teacher_line(config),
+        *_routing_line(config),
         _idle_rows_line(config),
         *_single_response_line(config),
         _held_out_line(config, num_held_out),
@@ -308,6 +309,14 @@ def _teacher_line(config: R3Config) -> list[str]:
     return [
         f"teacher: {rows} with {known} to show are scored again after it; the gap of each token{bound}, weight "
         f"{distill.weight}, times {distill.coef:g} is {kept}"
+    ]
+
+
+def _routing_line(config: R3Config) -> list[str]:
+    if not config.rollout.routing_replay:
+        return []
+    return [
+        "routing: the policy's passes send each token to the experts that the engine chose; recalled rows to the stored ones"
     ]
 
 

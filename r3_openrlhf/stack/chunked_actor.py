@@ -9,7 +9,7 @@ them, in either direction. B rows, T tokens, A = T - 1 action positions, K more 
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,11 @@ LARGEST_DIFFERENCE = 0.05  # nats; chunks round differently, other heads are off
 
 
 class ChunkedActor(TaughtActor):
-    """Replaces `Actor` in ppo_actor.py:513 and :537 if train.logits_chunk_tokens is set."""
+    """Replaces `Actor` in ppo_actor.py:513 and :537 if train.logits_chunk_tokens is set.
+
+    aside: around passes over other tokens than those that were asked for (expert_routing.py)."""
+
+    aside: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -118,7 +122,7 @@ class ChunkedActor(TaughtActor):
     def _check(self, ids_1T, ring_attn_group) -> None:
         """Refuse a head that is more than a product (cap, scale): chunks would change it."""
         mask = torch.ones_like(ids_1T)
-        with torch.no_grad():
+        with torch.no_grad(), self.aside():
             expected = Actor.forward(
                 self, ids_1T, mask[:, 1:], mask, ring_attn_group=ring_attn_group
             )

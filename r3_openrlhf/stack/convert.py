@@ -15,6 +15,7 @@ from r3_openrlhf.method.types import Context, Rollout, Verdict
 from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.rewards.answers.request import GradeRequest
 from r3_openrlhf.rewards.exchange import Grade
+from r3_openrlhf.stack.expert_routing import experts_tensor
 
 
 class Run(NamedTuple):
@@ -107,17 +108,22 @@ def rollout_from_response(
         extras=grade.extras,
         turn=payload.get("turn"),
         pieces=tuple(pieces) if len(pieces) > 1 else (),
+        experts=None if payload.get("experts") is None else np.array(payload["experts"]),
     )
 
 
 def experience_from_recalled(
-    rollout: Rollout, *, prompt_ids: np.ndarray, sibling: Experience
+    rollout: Rollout,
+    *,
+    prompt_ids: np.ndarray,
+    sibling: Experience,
+    experts: np.ndarray | None = None,
 ) -> Experience:
     """Return a recalled rollout as one more row, after the prompt of the group that it joins.
 
     `sibling` is a fresh row of that group, of a rehearsed one any fresh row: every row of a batch
     needs the same fields and info keys (upstream's Experience.concat_experiences looks at the first
-    row only)."""
+    row only). experts: of this prompt and the response (rollout.routing_replay); None: the policy's own."""
     sequences_T = torch.from_numpy(
         np.concatenate([prompt_ids, rollout.response_ids]).astype(np.int64)
     )
@@ -142,7 +148,7 @@ def experience_from_recalled(
         prompts=list(sibling.prompts),
         labels=list(sibling.labels),
         images=[None],
-        mm_train_inputs=[None],
+        mm_train_inputs=[experts_tensor(experts)],
         rewards=torch.tensor([reward], dtype=torch.float32),
         scores=torch.tensor([values["score"]], dtype=torch.float32),
         response_length=torch.tensor([rollout.num_sampled_tokens]),

@@ -53,6 +53,7 @@ from r3_openrlhf.stack.experience_values import (
     values_of_responses,
     values_of_solutions,
 )
+from r3_openrlhf.stack.expert_routing import RECALLED_OWN, add_counts, routing_metrics
 from r3_openrlhf.stack.idle_rows import is_idle, num_actions
 from r3_openrlhf.stack.kept_tokens import TokensWanted
 from r3_openrlhf.stack.policy_update import RECALLED
@@ -94,6 +95,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
         self.warnings: dict[str, str] = {}
         self._recalled_prompts: dict[int, str] = {}  # recalled turn's index -> its prompt
         self._entropies: dict[int, EntropyStatistics] = {}  # row index -> measured in this step
+        self._routing_metrics: dict[str, float] = {}  # rollout.routing_replay
         self._policy_logprobs: dict[int, np.ndarray] = {}  # row -> float32 [T], current policy
         self._teacher_logprobs: dict[int, np.ndarray] = {}  # taught row -> float32 [T]
 
@@ -196,6 +198,8 @@ class StockExperienceMaker(RemoteExperienceMaker):
         """Run upstream's forward passes. TrainingStopped: a log-prob of the policy is not finite; those of
         engines are checked when they arrive (engine_faults.py)."""
         experiences = super().make_experience(samples_list)
+        if self.config.rollout.routing_replay:
+            self._count_routing(samples_list)
         for experience in experiences:
             if not experience.action_log_probs[experience.action_mask.bool()].isfinite().all():
                 raise TrainingStopped(
@@ -203,6 +207,18 @@ class StockExperienceMaker(RemoteExperienceMaker):
                     "train.learning_rate usually helps. The newest checkpoint is from before this step"
                 )
         return experiences
+
+    def _dispatch_forward(self, group, sync_condition, **kwargs):
+        """Dispatch upstream's pass (:106). The engine's experts are the policy's alone: a reference has others."""
+        if self.config.rollout.routing_replay and group is not self.actor_model_group:
+            kwargs.pop("mm_train_inputs_list", None)
+        return super()._dispatch_forward(group, sync_condition, **kwargs)
+
+    def _count_routing(self, samples_list: list[Experience]) -> None:
+        """Keep the metrics of these passes of the policy."""
+        duplicates = self.args.ds.ring_attn_size * self.args.ds.tensor_parallel_size
+        ranks = ray.get(self.actor_model_group.async_run_method("pop_routing"))[::duplicates]
+        self._routing_metrics |= routing_metrics(samples_list, add_counts(ranks))
 
     def get_advantages_and_returns(self, values, rewards, action_mask, gamma, lambd):
         """Upstream's GAE (:343) over the sampled tokens alone: [B, A] each, 0 elsewhere.
@@ -256,6 +272,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
         self._prompts = [sample.prompts[0] for sample in rollout_samples]
         self._entropies, self._policy_logprobs, self._recalled_prompts = {}, {}, {}
         self._teacher_logprobs = {}
+        self._routing_metrics = {}
         for rollout in self.rollouts:
             if rollout.verdict is not Verdict.UNGRADED and not math.isfinite(
                 rollout.graded_reward
@@ -397,6 +414,7 @@ class StockExperienceMaker(RemoteExperienceMaker):
                 "is broken or the settings differ (temperature, dtype): see docs/install.md"
             )
         self.metrics = {**self.r3.metrics(batch, step=self.step), **gaps, **metrics}
+        self.metrics |= self._routing_metrics
         self.metrics["trained_tokens"] = trained_tokens(
             batch, passes=self.config.train.inner_epochs
         )
@@ -624,9 +642,16 @@ class R3ExperienceMaker(StockExperienceMaker):
                 prompt_ids = batch.prompt_ids_of(row)
                 samples.append(
                     experience_from_recalled(
-                        row.rollout, prompt_ids=prompt_ids, sibling=sibling
+                        row.rollout,
+                        prompt_ids=prompt_ids,
+                        sibling=sibling,
+                        experts=self._stored_experts(batch, row),
                     )
                 )
+        if self.config.rollout.routing_replay:
+            recalled = [row for row in rows if row.source is None]
+            own = [row for row in recalled if self._stored_experts(batch, row) is None]
+            self._routing_metrics[RECALLED_OWN] = float(len(own))
         windows = num_windows(
             self.args,
             num_rows=len(samples),
@@ -636,6 +661,14 @@ class R3ExperienceMaker(StockExperienceMaker):
         return samples + [
             filler_experience(samples[0], self.tokenizer.pad_token_id) for _ in range(missing)
         ]
+
+    def _stored_experts(self, batch: MixedBatch, row: Row) -> np.ndarray | None:
+        """Return the experts that sampled a recalled row; None: the policy chooses.
+
+        They are those of its own prompt: after another one the engine would have chosen others."""
+        if not self.config.rollout.routing_replay or not batch.has_own_prompt(row):
+            return None
+        return row.rollout.experts
 
     # ── SERR ──
 

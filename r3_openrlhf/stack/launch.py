@@ -56,6 +56,7 @@ from r3_openrlhf.runs.models.locate import (
     resolve_model,
     without_weights,
 )
+from r3_openrlhf.runs.models.routers import expert_bytes_of
 from r3_openrlhf.runs.planning.history_forecast import history_warnings
 from r3_openrlhf.runs.planning.shapes import published
 from r3_openrlhf.runs.planning.verdict import check_split
@@ -135,7 +136,11 @@ def train(config: R3Config, *, verbose: bool = False, quiet: bool = False) -> Ru
             console.attach(run, first_phase=Phase.DATA)
             config = with_template_date(config, run)
             data, page = work_of(config).prepare(config, model, run)
-            warnings += history_warnings(config, num_problems=data.num_problems)
+            warnings += history_warnings(
+                config,
+                num_problems=data.num_problems,
+                expert_bytes=expert_bytes_of(config, model),
+            )
             page = with_machine(page, config, warnings, platform=platform)
             if config.keeps_history and (config.history.start or config.rollout.collect.share):
                 tokenizer = load_tokenizer(
@@ -263,7 +268,11 @@ def plan(config: R3Config) -> Plan:
                 page = replace(page, algorithm=algorithm_lines(whole))
         except DataError as error:
             raise DataError(str(error).replace(str(scratch.path), str(run.path))) from error
-    warnings += history_warnings(config, num_problems=data.num_problems)
+    warnings += history_warnings(
+        config,
+        num_problems=data.num_problems,
+        expert_bytes=0 if model is None else expert_bytes_of(config, model),
+    )
     page = with_machine(page, config, warnings, platform=platform)
     return Plan(platform, arguments, notes, page)
 

@@ -30,6 +30,7 @@ from r3_openrlhf.stack.average_teacher import AverageTeacher, forget_superseded
 from r3_openrlhf.stack.blocked_signals import keep_blocked
 from r3_openrlhf.stack.chunked_actor import ChunkedActor
 from r3_openrlhf.stack.environment import config_from_environment, on_cpu, use_share_of_cores
+from r3_openrlhf.stack.expert_routing import ExpertRouting, RoutingCounts
 from r3_openrlhf.stack.finite_advice import check_loaded
 from r3_openrlhf.stack.kept_tokens import KeptTokens, TokensWanted
 from r3_openrlhf.stack.label_logprobs import LogitsOf
@@ -56,8 +57,10 @@ class EntropyPass(NamedTuple):
 
 class R3PolicyActor(UpstreamPolicyActor):
     """Upstream's, updated by R3ActorTrainer. It measures exact entropy with the old log-probs, says when
-    DeepSpeed compiles operators, may make logits in chunks, and merges an adapter for engines and saved
-    models (lora.py)."""
+    DeepSpeed compiles operators, may make logits in chunks, merges an adapter for engines and saved
+    models (lora.py), and gives its routers the engine's experts (expert_routing.py)."""
+
+    _routing: ExpertRouting | None = None
 
     def init_model_from_pretrained(self, *args, **kwargs):
         """Initialize as upstream does (ppo_actor.py:495), with R3ActorTrainer; a ChunkedActor if
@@ -97,6 +100,8 @@ class R3PolicyActor(UpstreamPolicyActor):
         self._teacher_in_place = ExitStack()
         if distill.averages:
             self._start_average(distill.update_rate)
+        if config.rollout.routing_replay:
+            self._replay_routing()
         self._adapted = self.strategy._unwrap_model(self.actor)
         self._merge_loss = lora.MergeLoss()  # before the first sync the adapter changes nothing
         if isinstance(self._adapted, PeftModel):
@@ -127,6 +132,17 @@ class R3PolicyActor(UpstreamPolicyActor):
         super().save_checkpoint(tag, client_states, metric_value, metric_key)
         if average is not None and self.strategy.is_rank_0():
             forget_superseded(checkpoints)
+
+    def _replay_routing(self) -> None:
+        """Let the model's routers take given experts, in this actor's passes and in its updates."""
+        self._routing = ExpertRouting(self.strategy._unwrap_model(self.actor))
+        self.trainer.routing = self._routing
+        if isinstance(self.actor, ChunkedActor):
+            self.actor.aside = self._routing.paused
+
+    def pop_routing(self) -> RoutingCounts:
+        """Count what the forward passes since the last call found of given experts."""
+        return RoutingCounts() if self._routing is None else self._routing.take_counts()
 
     def fit(self, kl_ctl: float = 0):
         """Upstream's (ppo_actor.py:598). On a sleeping engine's GPU, its status has memory that is
@@ -198,7 +214,26 @@ class R3PolicyActor(UpstreamPolicyActor):
         packed_seq_lens=None,
         mm_train_inputs_list=None,
     ):
-        """Old log-probs [B, A] (ppo_actor.py:602-632), the entropy statistics and tokens asked for."""
+        """Old log-probs [B, A] (ppo_actor.py:602-632), the entropy statistics and tokens asked for.
+
+        mm_train_inputs_list: with rollout.routing_replay the experts of each row."""
+        with ExitStack() as stack:
+            if self._routing is not None and mm_train_inputs_list is not None:
+                experts = self._routing.given(
+                    mm_train_inputs_list,
+                    attention_mask.to(torch.cuda.current_device()),
+                    packed=self.actor.packing_samples,
+                    counts=True,
+                )
+                stack.enter_context(experts)
+            return self._forward(
+                sequences, action_mask, attention_mask, packed_seq_lens, mm_train_inputs_list
+            )
+
+    def _forward(
+        self, sequences, action_mask, attention_mask, packed_seq_lens, mm_train_inputs_list
+    ):
+        """Return the old log-probs, and measure the entropy that was asked for."""
         rows, keeps_tokens = self._wanted.popleft() if self._wanted else ([], False)
         kept = None
         if self._wanted_tokens:

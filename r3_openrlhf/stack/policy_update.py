@@ -5,7 +5,7 @@ B rows."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -31,6 +31,7 @@ from r3_openrlhf.stack.batching import (
     micro_batches,
     num_windows,
 )
+from r3_openrlhf.stack.expert_routing import ExpertRouting
 from r3_openrlhf.stack.finite_updates import (
     ACTOR_NOT_FINITE,
     ADVANTAGES,
@@ -415,13 +416,14 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
 
     A step makes `train.max_epochs` passes over its rows (ppo_actor.py:175), each with the old
     log-probs from before the first (:244). skips_idle: rows without a gradient do not pass through
-    the model (idle_rows.py).
+    the model (idle_rows.py). routing: the model's routers, with rollout.routing_replay.
     """
 
     skips_idle: bool = False
     actor_loss_fn: Any  # PolicyLoss, OwnLoss or TaughtLoss
     taught_loss: TaughtLoss | None = None
     average: AverageTeacher | None = None
+    routing: ExpertRouting | None = None
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
@@ -522,7 +524,8 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
         real_B = experience.action_mask.sum(-1) > 0
         if not real_B.all():
             forget_fillers(experience, real_B)
-        with self._taught_by(targets, experience.action_mask):
+        taught = self._taught_by(targets, experience.action_mask)
+        with taught, self._experts_of(experience):
             status = super().training_step(experience, kl_ctl, step, loss_batch_info)
         metrics = status["metrics"]
         tensors = {
@@ -567,6 +570,17 @@ class R3ActorTrainer(AnyNumberOfRows, ppo_actor.ActorPPOTrainer):
                 yield
         finally:
             loss.targets = None
+
+    def _experts_of(self, experience) -> AbstractContextManager[None]:
+        """Give the routers a micro-batch's experts, which are in upstream's field for what else a row's
+        pass needs (experience.py:63), read for images alone (ppo_actor.py:286)."""
+        if self.routing is None:
+            return nullcontext()
+        return self.routing.given(
+            experience.mm_train_inputs,
+            experience.attention_mask,
+            packed=self.actor.packing_samples,
+        )
 
     def _denominators(self, step: int, loss_batch_info: dict) -> dict:
         """Count the window's tokens and rows as if none had left (upstream: utils/loss_utils.py:69)."""

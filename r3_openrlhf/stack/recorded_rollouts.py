@@ -26,17 +26,25 @@ def folder_of(variable: str) -> Path | None:
 
 
 def write_response(
-    path: Path, token_ids: list[int], logprobs_TK: np.ndarray, finish_reason: str
+    path: Path,
+    token_ids: list[int],
+    logprobs_TK: np.ndarray,
+    finish_reason: str,
+    experts_TLK: np.ndarray | None = None,
 ) -> None:
-    """Keep one response: token ids [T], log-probs [T, 1 + k]; the whole file, or none."""
+    """Keep one response: token ids [T], log-probs [T, 1 + k]; the whole file, or none.
+
+    experts_TLK: the engine's experts of prompt and response, with rollout.routing_replay."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{os.getpid()}.{path.name}")
-    np.savez(
-        unfinished,
-        token_ids=np.array(token_ids),
-        logprobs=logprobs_TK,
-        finish_reason=finish_reason,
-    )
+    arrays = {
+        "token_ids": np.array(token_ids),
+        "logprobs": logprobs_TK,
+        "finish_reason": np.array(finish_reason),
+    }
+    if experts_TLK is not None:
+        arrays["experts"] = experts_TLK
+    np.savez(unfinished, allow_pickle=False, **arrays)
     unfinished.replace(path)
 
 
@@ -56,3 +64,9 @@ def read_response(path: Path) -> Response:
         )
     with np.load(path) as file:
         return file["token_ids"].tolist(), file["logprobs"], str(file["finish_reason"])
+
+
+def read_experts(path: Path) -> np.ndarray | None:
+    """Read the engine's experts of a recorded response, [tokens - 1, layers, k]; None: they were not recorded."""
+    with np.load(path) as file:
+        return file["experts"] if "experts" in file else None

@@ -184,6 +184,8 @@ class R3RolloutActor(UpstreamRolloutActor):
         kwargs["max_logprobs"] = TOP_LOGPROBS
         kwargs["trust_remote_code"] = config.model.trust_remote_code  # upstream: True
         kwargs |= engine_limits(config, cpu=on_cpu())
+        if config.rollout.routing_replay:
+            kwargs["enable_return_routed_experts"] = True  # vllm/config/model.py:246
         kwargs["worker_extension_cls"] = WORKER_EXTENSION
         if config.rollout.partial:
             self.pausable = PausableEngine(self, places=kwargs["max_num_seqs"])

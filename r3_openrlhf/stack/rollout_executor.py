@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy
+from typing import NamedTuple
 
 import numpy as np
 from openrlhf.utils.agent import AgentExecutorBase
@@ -36,12 +37,36 @@ from r3_openrlhf.stack.recorded_rollouts import (
     PLAYBACK,
     RECORD,
     folder_of,
+    read_experts,
     read_response,
     response_key,
     write_response,
 )
 from r3_openrlhf.stack.step_metrics import TOOL_COUNTS
 from r3_openrlhf.stack.tools.tools import Tools
+
+
+class Sampled(NamedTuple):
+    """What one request of an engine gave.
+
+    experts_TLK: with rollout.routing_replay the experts of the request's tokens and of those that it
+    sampled, but for the last one; uint8 or uint16 [tokens - 1, layers, experts of a token]."""
+
+    ids: list[int]
+    logprobs_TK: np.ndarray  # float32 [T, 1 + k]
+    reason: str
+    experts_TLK: np.ndarray | None = None
+
+
+class Pieces(NamedTuple):
+    """A response as it was sampled or given.
+
+    pieces: (token ids, log-probs [T, 1 + k]; None: given), in order. reason: why it ended.
+    experts_TLK: of the prompt and the response but for its last token, from the last request."""
+
+    pieces: list[tuple[list[int], np.ndarray | None]]
+    reason: str
+    experts_TLK: np.ndarray | None = None
 
 
 class SamplingExecutor(AgentExecutorBase):
@@ -84,6 +109,7 @@ class AgentExecutor(SamplingExecutor):
         self.record, self.playback = folder_of(RECORD), folder_of(PLAYBACK)
         self._asked: Counter = Counter()  # of (seed of the step, prompt)
         self.tools = Tools(self.config) if self.config.agents.tools else None
+        self.keeps_experts = self.config.rollout.routing_replay
 
     async def execute(
         self,
@@ -118,7 +144,7 @@ class AgentExecutor(SamplingExecutor):
             policy_step = getattr(llm_engine, "policy_step", None)  # fixed in a piece
         data = self.config.data.parts.get(record.source, self.config.data)
         calls = self.tools.calls(hf_tokenizer, data) if self.tools is not None else None
-        pieces, finish_reason = await self._pieces(
+        pieces, finish_reason, experts_TLK = await self._pieces(
             llm_engine,
             prompt,
             prompt_ids,
@@ -192,6 +218,7 @@ class AgentExecutor(SamplingExecutor):
             policy_step=policy_step,  # of its weights; None: of the asking step
             tools=counts,
             fault=fault,
+            experts=experts_TLK,
             **partial,
         )
         return response if self.reads_groups else (await self.graded([response]))[0]
@@ -218,14 +245,14 @@ class AgentExecutor(SamplingExecutor):
         tokenizer,
         calls,
         earlier: Sequence[Piece] = (),
-    ) -> tuple[list[tuple[list[int], np.ndarray | None]], str]:
-        """Return the response as (token ids, log-probs [T, 1 + k]; None: given) in order, and why it ended."""
+    ) -> Pieces:
+        """Sample the response, in as many requests as it takes."""
         pieces: list[tuple[list[int], np.ndarray | None]] = [(prefix, None)] if prefix else []
         pieces += [(piece.ids, piece.logprobs_TK) for piece in earlier]
         so_far = [one for ids, _ in pieces for one in ids]
         while True:
             if getattr(llm_engine, "is_pausing", False):
-                return pieces, PAUSED
+                return Pieces(pieces, PAUSED)
             stops = calls.stops if calls is not None else ()
             params = self.sampling(
                 sampling_params, tokenizer, logprobs=self.top_logprobs, stops=stops
@@ -233,17 +260,17 @@ class AgentExecutor(SamplingExecutor):
             params.max_tokens = max_tokens - len(so_far)
             if so_far:  # upstream's 1 (samples_generator.py:234) would forbid to end here
                 params.min_tokens = 0
-            ids, logprobs_TK, reason = await self._generate(
+            ids, logprobs_TK, reason, experts_TLK = await self._generate(
                 llm_engine, prompt, [*prompt_ids, *so_far], so_far, params
             )
             is_paused = reason == ABORTED and getattr(llm_engine, "is_pausing", False)
             if is_paused and not ids:
-                return pieces, PAUSED
+                return Pieces(pieces, PAUSED)
             pieces.append((ids, logprobs_TK))
             so_far += ids
             room = max_tokens - len(so_far)
             if is_paused:  # at the limit there is nothing to go on with
-                return pieces, PAUSED if room > 0 else "length"
+                return Pieces(pieces, PAUSED if room > 0 else "length")
             may_go_on = (
                 calls is not None
                 and ending_of(reason, num_tokens=len(ids)) is Ending.STOP
@@ -251,17 +278,17 @@ class AgentExecutor(SamplingExecutor):
             )
             answer = await calls.after(ids, room=room) if may_go_on else None
             if answer is None:
-                return pieces, reason
+                return Pieces(pieces, reason, experts_TLK)
             if answer:
                 pieces.append((answer, None))
                 so_far += answer
             if len(so_far) == max_tokens:
-                return pieces, "length"
+                return Pieces(pieces, "length")
 
     async def _generate(
         self, llm_engine, prompt: str, prompt_ids: list[int], given: list[int], params
-    ) -> tuple[list[int], np.ndarray, str]:
-        """Return (token ids, log-probs [T, 1 + k], finish reason), from the engine or a recording."""
+    ) -> Sampled:
+        """Sample once, from the engine or a recording."""
         path = None
         if params.seed is not None:  # one seed per step arrives; responses must differ
             # after a state, or after a tool's answers
@@ -271,8 +298,10 @@ class AgentExecutor(SamplingExecutor):
             if self.playback is not None:
                 # as many responses at once as with an engine, in the same order
                 await asyncio.sleep(0)
-                ids, logprobs_TK, reason = read_response(self.playback / f"{key}.npz")
-                return ids, *checked_logprobs(logprobs_TK, reason)
+                file = self.playback / f"{key}.npz"
+                ids, logprobs_TK, reason = read_response(file)
+                experts_TLK = read_experts(file) if self.keeps_experts else None
+                return Sampled(ids, *checked_logprobs(logprobs_TK, reason), experts_TLK)
             path = self.record and self.record / f"{key}.npz"
             # vLLM 0.29 on a CPU dies of seeded requests in mixed batches (rollout_engine.py)
             seeded = self.config.train.deterministic or not on_cpu()
@@ -280,9 +309,14 @@ class AgentExecutor(SamplingExecutor):
         output = (await llm_engine.generate(prompt_ids, params)).outputs[0]
         ids, reason = list(output.token_ids), str(output.finish_reason)
         logprobs_TK = logprobs_array(output.logprobs, len(ids))  # column 0: sampled
+        experts_TLK = None
+        if self.keeps_experts:
+            experts_TLK = checked_experts(
+                output.routed_experts, num_tokens=len(prompt_ids) + len(ids)
+            )
         if path is not None:
-            write_response(path, ids, logprobs_TK, reason)
-        return ids, *checked_logprobs(logprobs_TK, reason)
+            write_response(path, ids, logprobs_TK, reason, experts_TLK)
+        return Sampled(ids, *checked_logprobs(logprobs_TK, reason), experts_TLK)
 
     def _bounds(self, logprobs_Tk: np.ndarray, *, vocab_size: int) -> EntropyBounds:
         """Both statistics grow with every H_t: of lower bounds they are lower, of upper upper."""
@@ -302,6 +336,20 @@ class AgentExecutor(SamplingExecutor):
 ABORTED = "abort"
 # Most likely tokens per position for bounds on entropy (ranking.entropy_source=auto and topk).
 TOP_LOGPROBS = 20
+
+
+def checked_experts(experts: np.ndarray | None, *, num_tokens: int) -> np.ndarray | None:
+    """Return the engine's experts of all tokens but the last, uint8 or uint16 [num_tokens - 1, layers, k].
+
+    None: the engine gave a response up before it had any. An expert's place in a token's set says
+    nothing, so each set is sorted: it takes less room then."""
+    if experts is None:
+        return None
+    if len(experts) != num_tokens - 1:
+        raise ValueError(
+            f"the engine returned the experts of {len(experts)} tokens for {num_tokens} tokens"
+        )
+    return np.sort(experts, axis=-1)
 
 
 def logprobs_array(logprobs, num_tokens: int) -> np.ndarray:

@@ -32,6 +32,7 @@ from r3_openrlhf.method.types import Context, Rollout, Verdict
 from r3_openrlhf.problems.training_file import Label
 from r3_openrlhf.stack.batching import effective_ranks, num_windows
 from r3_openrlhf.stack.convert import rollout_from_response
+from r3_openrlhf.stack.expert_routing import experts_tensor
 from r3_openrlhf.stack.partial_generator import PartialSteps
 from r3_openrlhf.stack.recorded_rollouts import PLAYBACK, RECORD
 from r3_openrlhf.stack.step_metrics import GIVEN_UP, REPETITION, TOOL_COUNTS
@@ -439,6 +440,10 @@ class R3SamplesGenerator(PartialSteps, SamplesGenerator):
         # a turn's own
         experience.r3_prompt = response["r3"].get("turn_prompt", response["prompt"])
         experience.r3_payload = response["r3"]
+        if self.config.rollout.routing_replay:
+            # upstream's field for what else a row's pass needs; nothing of it is logged or padded
+            experience.mm_train_inputs = [experts_tensor(experience.r3_rollout.experts)]
+            del response["r3"]["experts"]
         # upstream's is from the first action to the last, given tokens between them included
         experience.response_length = experience.action_mask.sum(-1)
         if experience.scores is not None:  # dynamic filtering looks at verdicts, not credit

@@ -12,6 +12,7 @@ from r3_openrlhf.runs import checkpoint_record
 from r3_openrlhf.runs.directory import RunDirectory
 from r3_openrlhf.runs.models.checks import check_own_code, packing_fault, without_packing
 from r3_openrlhf.runs.models.model_config import read_config
+from r3_openrlhf.runs.models.routers import check_routing
 from r3_openrlhf.runs.planning.forecast import not_planned
 from r3_openrlhf.runs.planning.hardware import DEFAULT, GPUS
 from r3_openrlhf.runs.planning.shapes import shape_of
@@ -93,6 +94,7 @@ def check_context(config: R3Config, model: str) -> tuple[R3Config, list[str]]:
                 raise ConfigError(
                     f"openrlhf.{name} is {value}, but model.path {config.model.path} has no experts; leave it out"
                 )
+    check_routing(config, found)
     return without_packing(config, packing_fault(found))
 
 

@@ -2,6 +2,7 @@
 
 import torch
 import vllm.model_executor.layers.utils as vllm_layers
+from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
     UnquantizedFusedMoEMethod,
 )
@@ -28,11 +29,24 @@ def _pack_experts_again(self, layer, w13, w2):
         self.moe_kernel.fused_experts.process_weights_after_loading(layer)
 
 
+def _select_and_return_experts(self, *args, **kwargs):
+    """vllm/model_executor/layers/fused_moe/experts/cpu_moe.py:390 chooses the experts in Python, where
+    they can be handed on. fused_moe/routed_experts_capturer.py:288 refuses every monolithic kernel that
+    does not say so (modular_kernel.py:1017), and asks for them here (rollout.routing_replay)."""
+    weights_NK, experts_NK = select_experts(self, *args, **kwargs)
+    if self.routing_replay_capture_fn is not None:
+        self.routing_replay_capture_fn(experts_NK)
+    return weights_NK, experts_NK
+
+
 vllm_layers.dispatch_cpu_unquantized_gemm = _linear_on_live_weight
 # The kernel of convolutions (Qwen3.5) would expect packed weights (layers/mamba/ops/cpu/gdn_attention.py:108)
 torch.cpu._is_avx512_bf16_supported = lambda: False
 set_up_kernel = UnquantizedFusedMoEMethod._setup_kernel
 UnquantizedFusedMoEMethod._setup_kernel = _pack_experts_again
+select_experts = CPUUnquantizedExperts._select_experts
+CPUUnquantizedExperts._select_experts = _select_and_return_experts
+CPUUnquantizedExperts.supports_routing_replay_capture = lambda self: True
 
 from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap  # noqa: E402  (after the patches above)
 

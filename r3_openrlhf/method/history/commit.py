@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from itertools import groupby
 
+from r3_openrlhf.method.history import experts
 from r3_openrlhf.method.history.codec import Codec, digest, state_digest
 from r3_openrlhf.method.history.drafts import CONTEXT_CODES, CONTEXTS, VERDICT_CODES, Draft
 from r3_openrlhf.method.history.eviction import Candidate, richest_first, rows_over
@@ -209,6 +210,10 @@ class StepWriter:
         size = row_bytes(len(logprobs or b""), len(tokens))
         turns = None if draft.turns is None else self._codec.compress(draft.turns)
         size += 0 if turns is None else blob_bytes(len(turns))
+        chosen = None
+        if rollout.experts is not None:
+            chosen = experts.pack(self._codec, rollout.experts)
+            size += blob_bytes(len(chosen.data))
         had_state = earlier is not None and earlier.first_step is not None
         if had_state or draft.state is not None:
             size += STATE_BYTES
@@ -269,6 +274,8 @@ class StepWriter:
             json.dumps(rollout.given) if rollout.given else None,
             json.dumps(rollout.pieces) if rollout.pieces else None,
         )
+        if chosen is not None:
+            self._put("experts", self._ids.rollout, *chosen)
         if draft.turns is not None:
             self._put("trajectories", self._ids.rollout, digest(draft.turns), turns)
         if earlier is not None and had_state:  # the same response: it keeps its first state

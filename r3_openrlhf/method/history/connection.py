@@ -83,6 +83,8 @@ def open_for_writing(path: str) -> sqlite3.Connection:
             connection.execute("BEGIN IMMEDIATE")
             schema.create(connection)
             connection.execute("COMMIT")
+        else:
+            schema.add_experts(connection)
     return connection
 
 
@@ -126,10 +128,11 @@ def open_for_reading(path: str) -> sqlite3.Connection:
     with _opened(
         path, "read", f"file:{quote(str(file.resolve()))}?mode={mode}", uri=True
     ) as connection:
-        connection.execute("PRAGMA query_only = ON")
         _tune(connection)
         if _is_new(connection, path):
             raise HistoryError(f"{path} is empty: no step was written to it")
+        schema.add_experts(connection, for_reading=True)
+        connection.execute("PRAGMA query_only = ON")
     return connection
 
 
@@ -143,16 +146,16 @@ def _tune(connection: sqlite3.Connection) -> None:
 def _is_new(connection: sqlite3.Connection, path: str) -> bool:
     """Tell whether the file is empty. Raises HistoryError if it is not a complete store."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    version = schema.version_of(connection)
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables == 0 and application == 0:
         return True
     if application != schema.APPLICATION_ID:
         raise HistoryError(f"{path} is an SQLite file of another program, not a history store")
-    if version != schema.SCHEMA_VERSION:
+    if version not in (schema.EARLIER_VERSION, schema.SCHEMA_VERSION):
         raise HistoryError(
-            f"{path} has schema {version}, and this r3_openrlhf reads schema {schema.SCHEMA_VERSION} alone: use the version "
-            "that wrote it, or another run_dir"
+            f"{path} has schema {version}, and this r3_openrlhf reads the schemas {schema.EARLIER_VERSION} and "
+            f"{schema.SCHEMA_VERSION}: use the version that wrote it, or another run_dir"
         )
     if strange := schema.differences(connection):
         raise HistoryError(

@@ -87,6 +87,7 @@ def _preference(rollout: Rollout) -> tuple[Any, ...]:
     return (
         rollout.policy_step,
         rollout.response_logprobs.tobytes(),
+        b"" if rollout.experts is None else rollout.experts.tobytes(),
         rollout.given,
         rollout.pieces,
         rollout.reward,

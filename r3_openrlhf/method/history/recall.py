@@ -17,6 +17,7 @@ from r3_openrlhf.method.core.groups import RecallFate
 from r3_openrlhf.method.errors import HistoryError, R3Error
 from r3_openrlhf.method.history.codec import Codec, digest
 from r3_openrlhf.method.history.drafts import CONTEXT_CODES, CONTEXTS, VERDICT_CODES, VERDICTS
+from r3_openrlhf.method.history.experts import read_experts
 from r3_openrlhf.method.history.records import RecallRequest, StoredRollout
 from r3_openrlhf.method.history.trajectories import read_turns
 from r3_openrlhf.method.types import EntropyStatistics, Rollout
@@ -184,6 +185,7 @@ def _stored(
         given=tuple(map(tuple, json.loads(given))) if given else (),
         pieces=tuple(map(tuple, json.loads(pieces))) if pieces else (),
         turns=read_turns(connection, codec, row),
+        experts=read_experts(connection, codec, row),
     )
     return StoredRollout(
         row=row, step=step, copies=copies, evicted_at=evicted_at, rollout=rollout

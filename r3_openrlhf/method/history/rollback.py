@@ -34,7 +34,7 @@ def forget_after(connection: sqlite3.Connection, *, step: int) -> None:
     for table in ("counters_before", "gone", "continuations", "steps"):
         connection.execute(f"DELETE FROM {table} WHERE step > ?", (step,))
     if last is None:  # nothing is left, not even what is below the floor
-        tables = "counters gone continuations rollouts logprobs trajectories states responses prompts problems meta"
+        tables = "counters gone continuations rollouts logprobs experts trajectories states responses prompts problems meta"
         for table in tables.split():
             connection.execute(f"DELETE FROM {table}")
         return
@@ -76,7 +76,7 @@ def _delete_rows(connection: sqlite3.Connection, which: str, number: int) -> Non
         ).fetchall()
         for table, column in columns.items()
     }
-    for table in ("logprobs", "trajectories", "states"):
+    for table in ("logprobs", "experts", "trajectories", "states"):
         connection.execute(
             f"DELETE FROM {table} WHERE rollout IN (SELECT id FROM rollouts WHERE {which})",
             (number,),

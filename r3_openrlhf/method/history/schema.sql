@@ -59,6 +59,9 @@ CREATE TABLE logprobs (rollout INTEGER PRIMARY KEY REFERENCES rollouts, data BLO
 -- The turns of the rows that are whole trajectories. Their responses, in a row, are the row's.
 CREATE TABLE trajectories (
     rollout INTEGER PRIMARY KEY REFERENCES rollouts, digest BLOB NOT NULL CHECK (length(digest) = 16), turns BLOB NOT NULL) STRICT;
+-- Experts of the rows whose engine returned them: one zstd frame (experts.py). width: bytes of a number.
+CREATE TABLE experts (
+    rollout INTEGER PRIMARY KEY REFERENCES rollouts, num_tokens INTEGER NOT NULL CHECK (num_tokens BETWEEN 1 AND 9007199254740992), layers INTEGER NOT NULL CHECK (layers BETWEEN 1 AND 65536), top_k INTEGER NOT NULL CHECK (top_k BETWEEN 1 AND 65536), width INTEGER NOT NULL CHECK (width BETWEEN 1 AND 2), data BLOB NOT NULL) STRICT;
 -- Where a critic's values say that a failed response may be continued, since which step.
 CREATE TABLE states (
     rollout INTEGER NOT NULL REFERENCES rollouts, num_tokens INTEGER NOT NULL CHECK (num_tokens BETWEEN 1 AND 9007199254740992),

@@ -46,6 +46,7 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
     from r3_openrlhf.config.loading import load_config, split_settings
     from r3_openrlhf.runs.models.checks import without_packing
     from r3_openrlhf.runs.models.locate import locate_model
+    from r3_openrlhf.runs.models.routers import unknown_router
     from r3_openrlhf.runs.planning.forecast import make_plan, not_planned, num_problems_of
     from r3_openrlhf.runs.planning.formulas import RATES, SLOW
     from r3_openrlhf.runs.planning.hardware import DEFAULT, GPUS
@@ -80,6 +81,8 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
         click.echo(f"Nothing is planned: {error}")
         return
     check_split(config, heads=shape.heads, kv_heads=shape.kv_heads)
+    if config.rollout.routing_replay and not shape.expert_bytes:
+        raise ConfigError(unknown_router(config))
     config, changed = without_packing(config, shape.packing_fault)
     if (unknown := not_planned(config)) is not None:
         raise ConfigError(
@@ -100,7 +103,12 @@ def plan(settings: tuple[str, ...], as_json: bool) -> None:
         "fits": fitting,
         "remedies": [] if fitting else remedies(config, shape, gpu),
         "warnings": changed
-        + history_warnings(config, num_problems=num_problems, mean_tokens=found.mean_tokens),
+        + history_warnings(
+            config,
+            num_problems=num_problems,
+            mean_tokens=found.mean_tokens,
+            expert_bytes=found.expert_bytes,
+        ),
     }
     if as_json:
         click.echo(json.dumps(plan_as_json(found, slow, **said)))

@@ -32,6 +32,9 @@ ROW_BYTES = 4 + 4 + 3 * (3 * 8 + 6 * 4)
 # of each token that a loss on logits compares (distill.top_k): int32 ids and float32 log-probs, on their way
 # from the policy, in the controller, on their way to the update and there
 KEPT_BYTES = 4 * (4 + 4)
+# of a row's experts (rollout.routing_replay): the response's in Ray's store, the rollout's in the
+# controller, and the arguments of the passes and of the update
+EXPERT_COPIES = 4
 # On disk, per token, compressed (benchmarks/storage.py): 1.4 to 1.7 for text of 4 characters, and
 # the values of the tokens of a tenth of the rows, ranked and recalled ones
 ROLLOUT_BYTES = 2.0
@@ -70,6 +73,7 @@ class Plan:
     kv_tokens: int  # that an engine's cache holds
     disk: dict[str, int]  # what stays, at the end
     ahead: bool  # are rollouts sampled while a step trains, on GPUs of their own?
+    expert_bytes: int  # of the experts of a token, with rollout.routing_replay
 
     @property
     def step_s(self) -> float:
@@ -127,6 +131,7 @@ def make_plan(
         steps=steps,
         kv_tokens=run.kv_tokens,
         ahead=config.is_async,
+        expert_bytes=shape.expert_bytes if config.rollout.routing_replay else 0,
         disk=run.disk(steps),
     )
 
@@ -516,10 +521,23 @@ class _Run:
             "offloaded optimizer": models * offloaded,
             "processes": ((1 + models) * per_node + 2) * PROCESS_BYTES,
             "rows in controller and object store": int(tokens * ROW_BYTES + kept * KEPT_BYTES),
+            **self.experts(tokens),
         }
         if distill.averages:
             found["teacher's average"] = of_average
         return found
+
+    def experts(self, tokens: float) -> dict[str, int]:
+        """Return the host memory of the engine's experts: of a step's rows, and of each engine's cache,
+        for whose tokens vLLM keeps them all (fused_moe/routed_experts_capturer.py, RoutedExpertsManager)."""
+        if not self.config.rollout.routing_replay:
+            return {}
+        a_token = self.shape.expert_bytes
+        engines = max(1, self.config.policy_gpus_per_node // self.tp)
+        return {
+            "experts of the rows": int(EXPERT_COPIES * tokens * a_token),
+            "experts of the engines' caches": engines * self.kv_tokens * a_token,
+        }
 
     def disk(self, steps: int) -> dict[str, int]:
         """Return the bytes that are on disk at the end."""

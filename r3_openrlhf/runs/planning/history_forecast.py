@@ -15,6 +15,8 @@ from r3_openrlhf.method.settings import HistorySettings
 # 2**18 are not. `python benchmarks/storage.py` prints 6.3 for both and the row's own fields.
 LOGPROB_BYTES, TOKEN_BYTES = 3.9, 2.2
 PROMPT_TOKENS = 200
+# of a byte of experts (history/experts.py): 8 of 128 are drawn by lot; real ones repeat
+EXPERT_SHARE = 0.66
 ENOUGH = 0.95
 
 
@@ -26,14 +28,19 @@ def forecast(
     samples: int,
     mean_tokens: float,
     steps_to_floor: int,
+    expert_bytes: int = 0,
 ) -> tuple[float, int]:
     """Return (rows of each problem and verdict, `max_bytes` that would hold one of each).
 
     Every problem counts as both solved and failed, the most that can be asked for. Below 1, rows are
     the share of problems with something to recall: room.py gives every set one row before it gives
     any a second. mean_tokens: of a response. steps_to_floor: how old the oldest checkpoint gets, in
-    steps; what they bring needs space as well."""
+    steps; what they bring needs space as well. expert_bytes: of the experts of a token, with
+    rollout.routing_replay."""
     row = row_bytes(int(LOGPROB_BYTES * mean_tokens), int(TOKEN_BYTES * mean_tokens))
+    if expert_bytes:
+        tokens = PROMPT_TOKENS + mean_tokens
+        row += blob_bytes(int(EXPERT_SHARE * expert_bytes * tokens))
     stored = min(samples, 2 * limits.max_per_problem_and_verdict)
     arriving = steps_to_floor * problems_per_step * stored * row
     fixed = BASE_BYTES + num_problems * (
@@ -46,12 +53,16 @@ def forecast(
 
 
 def history_warnings(
-    config: R3Config, *, num_problems: int, mean_tokens: float | None = None
+    config: R3Config,
+    *,
+    num_problems: int,
+    mean_tokens: float | None = None,
+    expert_bytes: int = 0,
 ) -> list[str]:
     """Return a sentence about a history that will be too small to recall from; [] where it is large
     enough, or where the run recalls nothing.
 
-    mean_tokens: of a response; None: half of rollout.max_new_tokens."""
+    mean_tokens: of a response; None: half of rollout.max_new_tokens. expert_bytes: as in `forecast`."""
     mean_tokens, checkpoint = (
         mean_tokens or config.rollout.max_new_tokens / 2,
         config.checkpoint,
@@ -71,6 +82,7 @@ def history_warnings(
         samples=config.rollout.n_samples_per_prompt,
         mean_tokens=mean_tokens,
         steps_to_floor=min(steps_to_floor, steps),
+        expert_bytes=expert_bytes,
     )
     if rows >= ENOUGH:
         return []

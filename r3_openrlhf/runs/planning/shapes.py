@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from r3_openrlhf.method.errors import ConfigError, shortened
 from r3_openrlhf.runs.models.checks import packing_fault
 from r3_openrlhf.runs.models.model_config import read_config
+from r3_openrlhf.runs.models.routers import experts_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,6 +55,7 @@ class ModelShape:
     around_bytes: float  # before and after the layers
     linear_sizes: Mapping[str, int]  # inputs + outputs of the linear layers of a name; no head
     packing_fault: str | None = None  # runs/models/checks.py
+    expert_bytes: int = 0  # of the experts of a token; 0: no router that routing replay knows
 
     def adapter_params(self, rank: int, targets: Collection[str] = ()) -> int:
         """LoRA parameters: rank x (in + out) of each linear layer of `targets`; empty: of all."""
@@ -112,6 +114,7 @@ def measured(config: PreTrainedConfig) -> ModelShape:
     from transformers import AttentionInterface, AutoModelForCausalLM
 
     fault, config, tape = packing_fault(config), config.get_text_config(), _Tape()
+    experts = experts_of(config)
     AttentionInterface.register(ATTENTION, tape.attention)
     with torch.device("meta"):
         try:
@@ -151,6 +154,7 @@ def measured(config: PreTrainedConfig) -> ModelShape:
         around_bytes=sum(tape.kept[None]),
         linear_sizes=dict(linears),
         packing_fault=fault,
+        expert_bytes=0 if experts is None else experts.bytes_per_token,
     )
 
 

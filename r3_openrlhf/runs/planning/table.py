@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from r3_openrlhf.runs.planning.forecast import Plan
+from r3_openrlhf.runs.planning.history_forecast import EXPERT_SHARE
 from r3_openrlhf.runs.planning.verdict import TIGHT, gib
 
 Remedies = list[tuple[str, ...]]
@@ -101,10 +102,24 @@ def _around(plan: Plan, slow: Plan) -> Table:
         ("KV cache", f"{plan.kv_tokens:,} tokens an engine"),
         ("host memory", _parts(plan.host_bytes) + " of the first node"),
         ("disk at the end", _parts(plan.disk)),
+        *_experts(plan),
     ]
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def _experts(plan: Plan) -> list[tuple[str, str]]:
+    """Say what the engine's experts take, if the run keeps them."""
+    if not plan.expert_bytes:
+        return []
+    stored = EXPERT_SHARE * plan.expert_bytes
+    return [
+        (
+            "experts",
+            f"{plan.expert_bytes:,} bytes a token of prompt and response, {stored:,.0f} in the history",
+        )
+    ]
 
 
 def _parts(sizes: dict[str, int]) -> str:

@@ -118,11 +118,11 @@ DAMAGE = {  # to a sound store -> the sentence for a reader, a writer and `r3 hi
     "another program's": (another_program, "is an SQLite file of another program"),
     "an older schema": (
         sql("PRAGMA user_version = 3"),
-        "has schema 3, and this r3_openrlhf reads schema 9 alone: use the",
+        "has schema 3, and this r3_openrlhf reads the schemas 9 and 10: use the",
     ),
     "a newer schema": (
         sql("PRAGMA user_version = 99"),
-        "has schema 99, and this r3_openrlhf reads schema 9 alone: use the",
+        "has schema 99, and this r3_openrlhf reads the schemas 9 and 10: use the",
     ),
     "a directory": (no_file, "cannot open|there is no history store at"),
 }
