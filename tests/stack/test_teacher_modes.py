@@ -59,14 +59,15 @@ def test_rows_that_were_paused(tmp_path):
         run_dir,
         f"model.path={MODEL}",
         *TAUGHT,
+        "distill.rows=all",
         "logging.token_values=all",
         "rollout.partial=1.5",
         "cluster.vllm_max_num_seqs=48",
         "train.learning_rate=1e-3",
-        "train.max_steps=3",
+        "train.max_steps=6",
         "checkpoint.save_steps=-1",
     )
-    found = assert_taught(run_dir, steps=3)
+    found = assert_taught(run_dir, steps=6)
     assert max(line["partial/paused"] for line in found) > 0
     assert any(row["pieces"] for row in rollouts_of(run_dir) if row["distill"] == "taught")
 
