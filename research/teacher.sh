@@ -74,7 +74,11 @@ fi
 for arm in $ARMS; do
     like=$arm
     [ "$arm" != shuffled ] || like=r3_teacher
-    tried+=(--arm "$arm=${ARM[$arm]} $(chosen "$like")")
+    settings=$(chosen "$like") name=$arm
+    if [[ $WITH_COEF == *" $like "* ]]; then # the name says which coefficient it was
+        name=${arm}_c$(grep -o 'distill.coef=[^ ]*' <<<"$settings" | cut -d= -f2)
+    fi
+    tried+=(--arm "$name=${ARM[$arm]} $settings")
 done
 study "${SEEDS:-$(seq -s, 4001 4016)}" "${tried[@]}"
 for equal in generated trained computed; do
