@@ -9,6 +9,7 @@ import pytest
 import torch
 from vllm import SamplingParams
 
+from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.history import HistoryStore
 from r3_openrlhf.method.r3 import R3
@@ -131,6 +132,7 @@ def samples_of(responses, *, step=5, attempts=()):
     generator._prefixes, generator._training = {}, False
     generator._contexts = dict.fromkeys(attempts, Context.REFLECTION)
     generator.step, generator.epoch = step, 1
+    generator.config = R3Config(run_dir="unused")
     return [
         generator._process_response_into_experience(response, max_len=256)
         for response in responses

@@ -10,6 +10,7 @@ import torch
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from vllm import SamplingParams
 
+from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.errors import TrainingStopped
 from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.stack.convert import rollout_from_response
@@ -122,7 +123,7 @@ def test_log_probs_of_the_policy_that_are_not_finite_are_no_broken_sync(
     )
     monkeypatch.setattr(RemoteExperienceMaker, "make_experience", lambda *_: [experience])
     made = object.__new__(StockExperienceMaker)
-    made.step = 2
+    made.step, made.config = 2, R3Config(run_dir="unused")
     if is_masked:
         assert made.make_experience([]) == [experience]
         return

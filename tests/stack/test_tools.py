@@ -13,6 +13,7 @@ from mistral_common.integrations.chat_templates.chat_templates import generate_c
 from mistral_common.tokens.tokenizers.base import TokenizerVersion
 from vllm import SamplingParams
 
+from r3_openrlhf.config import R3Config
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.method.types import Context, Verdict
 from r3_openrlhf.problems.prompts import render, template_values
@@ -83,6 +84,7 @@ def step_with(pattern, kind, g):
         generator.epoch,
         generator.args,
     ) = {}, False, 5, 1, None
+    generator.config = R3Config(run_dir="unused")
     generator._contexts = {one.prompts[0]: one.r3_rollout.context for one in rollouts.samples}
     made = [
         generator._process_response_into_experience(
