@@ -13,7 +13,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3.11 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install -qq torch==2.13.0 deepspeed==0.19.6 transformers==5.15.0 peft==0.21.2 torchdata==0.11.0 accelerate==1.15.0 einops==0.8.2 \
-    setuptools==80.9.0 pylatexenc==2.11 sympy==1.14.0 datasets==5.2.0 tqdm pillow aiohttp jsonlines wandb
+    setuptools==80.9.0 pylatexenc==2.11 sympy==1.14.0 aiohttp==3.14.5 pillow==13.0.0 tqdm==4.70.1
 "$folder/venv/bin/pip" install -qq --no-deps openrlhf==0.11.2
 mkdir -p "$folder/stand_in/flash_attn/utils"
 echo "index_first_axis = pad_input = rearrange = unpad_input = None" > "$folder/stand_in/flash_attn/bert_padding.py"
