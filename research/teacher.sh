@@ -18,6 +18,7 @@ EVIDENCE=${EVIDENCE:-research/evidence}
 FILE=$EVIDENCE/lab_teacher_$WORLD.jsonl.zst
 CHOICE=$EVIDENCE/lab_teacher_${TUNED:-$WORLD}.jsonl.zst
 RATES=${RATES:-7e-4 1.4e-3 2e-3}
+SDPO_RATES=${SDPO_RATES:-5e-5 1e-4 2e-4 4e-4} # it breaks at the others
 COEFS=${COEFS:-0.03 0.1 0.3 1}
 OFF="replay.enabled=false reflection.enabled=false ranking.enabled=false"
 EARNED="advantage.success_scale=3 replay.old_logprobs=recompute replay.recall_failures=false replay.rehearse.share=0.125"
@@ -66,7 +67,9 @@ if [ "${TUNE:-}" ]; then
             coef=$(CHOICE=$FILE chosen "$arm" | grep -o 'distill.coef=[^ ]*' | cut -d= -f2)
             name=${arm}_c$coef settings="$settings distill.coef=$coef"
         fi
-        for rate in $RATES; do tried+=(--arm "${name}_lr$rate=$settings train.learning_rate=$rate"); done
+        rates=$RATES
+        [ "$arm" != sdpo ] || rates="$SDPO_RATES $RATES"
+        for rate in $rates; do tried+=(--arm "${name}_lr$rate=$settings train.learning_rate=$rate"); done
     done
     study "${TUNING_SEEDS:-101,102}" --tuning "${tried[@]}"
     exit
@@ -78,6 +81,7 @@ for arm in $ARMS; do
     if [[ $WITH_COEF == *" $like "* ]]; then # the name says which coefficient it was
         name=${arm}_c$(grep -o 'distill.coef=[^ ]*' <<<"$settings" | cut -d= -f2)
     fi
+    [ "$arm" != sdpo ] || name=sdpo_slow # the arm sdpo is the best of RATES alone
     tried+=(--arm "$name=${ARM[$arm]} $settings")
 done
 study "${SEEDS:-$(seq -s, 4001 4016)}" "${tried[@]}"

@@ -62,8 +62,7 @@ _NO_DIGIT = re.compile(r"[^0-9]+")
 def grade(item: Item) -> Result:
     """Grade one item. With the problem's text, what is copied from it is no answer (form.py)."""
     problem = item.problem
-    readings = [read_reference(reference) for reference in item.references]
-    golds = [reading.text for reading in readings if reading.unusable is None]
+    golds = _usable_references(item)
     if not golds:
         return "ungraded", "bad_reference", None, None
     answer = final_answer(item.response, truncated=item.truncated, problem=problem)
@@ -86,6 +85,12 @@ def grade(item: Item) -> Result:
         if decided is not None:
             return decided
     return _grade_symbolically(answer, golds, problem)
+
+
+def _usable_references(item: Item) -> list[str]:
+    """Return what the references say, without those that cannot be read."""
+    readings = [read_reference(reference) for reference in item.references]
+    return [reading.text for reading in readings if reading.unusable is None]
 
 
 def _correct(extracted: str) -> Result:

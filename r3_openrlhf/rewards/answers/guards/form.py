@@ -192,7 +192,14 @@ def is_other_amount(answer: str, gold: str, problem: str) -> bool:
         return is_share and _SAYS["percent_asked"].search(problem) is None
     if _swaps_case_of_letter(answer, gold, problem):
         return True
-    if "\\pi" not in gold or unit_of(answer) != "degree" or unit_of(gold):
+    return _says_degrees(answer, gold, problem)
+
+
+def _says_degrees(answer: str, gold: str, problem: str) -> bool:
+    r"""Tell whether an answer is in degrees for a multiple of \pi: of \pi itself, or of a size that is no angle."""
+    if "\\pi" not in gold or unit_of(answer) != "degree":
+        return False
+    if unit_of(gold):
         return False
     return "\\pi" in answer or _asks_for_a_size(problem)
 
