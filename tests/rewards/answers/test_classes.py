@@ -10,11 +10,32 @@ from r3_openrlhf import grade
 FIELD = Path(__file__).parents[4] / "shared" / "data" / "grader"
 
 
+def judged(path):
+    """Yield the cases of a text of sections, each headed "── class | verdict", with further words "task NAME" and "truncated".
+
+    A line is response === reference, with ||| between several references, and === problem where it counts.
+    ⏎ and ⇥ stand for a new line and a tab."""
+    for line in path.read_text(encoding="utf-8").split("\n"):
+        if line.startswith("── "):
+            of_class, verdict, *others = line.removeprefix("── ").split(" | ")
+            section = {"class": of_class, "verdict": verdict}
+            for word in others:
+                key, _, value = word.partition(" ")
+                section[key] = value or True
+        elif line:
+            texts = line.replace("⏎", "\n").replace("⇥", "\t").split(" === ")
+            response, references = texts[:2]
+            case = section | {"response": response, "references": references.split(" ||| ")}
+            if texts[2:]:
+                case["problem"] = texts[2]
+            yield case
+
+
 def rows(path):
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-CASES = rows(Path(__file__).with_name("cases_of_classes.jsonl"))
+CASES = list(judged(Path(__file__).with_name("cases_of_classes.txt")))
 
 
 def misjudged(cases):
