@@ -79,7 +79,7 @@ POLICIES = {
     "filler": Policy(pass_rate=0.3, filler=(0.5, 10)),
     "reflects": Policy(reflects=0.6, num_layers=2, num_steps=1600),
     "reads": Policy(reads=0.99, num_steps=600),
-    "no_room_reads": Policy(reads=0.99, hidden_size=64, num_layers=2, num_steps=600),
+    "no_room_reads": Policy(reads=0.99, hidden_size=64, num_steps=600),
     "reflects_reads": Policy(reflects=0.6, reads=0.99, num_layers=2, num_steps=2000),
 }
 

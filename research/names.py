@@ -5,7 +5,7 @@
 A problem is the beginning of a sentence, and right is what goes on with the answer (research/capitals/reward.py). Each seed draws SIZE
 of the facts in names.tsv. Training asks for them in one wording, held-out problems in the other: held-out accuracy is about the same
 facts, not about others. Chosen were facts whose answer is one token and, after the wording of training, has a probability in RATES
-under the untrained model; `python -m research.names` measures it. With one token to sample, a run takes seconds.
+under the untrained model; `python -m research.names` measures it, and with --shown how well it reads them. With one token to sample, a run takes seconds.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ FILE = Path(__file__).with_name("names.tsv")  # relation, subject, answer
 
 LANGUAGES = ("french", "spanish", "italian", "latin", "portuguese", "dutch", "swedish")
 SPACELESS = ('"', ".")
+TEMPLATE = "{problem}{solution}.\n{problem}"  # distill.template of research/teacher.sh
 # relation -> the wording of training, and that of held-out problems
 WORDINGS = {
     "capital": ("{}'s capital is", "{} has its capital in"),
@@ -88,8 +89,20 @@ def smollm2(directory: Path) -> None:
     file.write_text(json.dumps(config, indent=2), encoding="utf-8")
 
 
-def rates(chosen: list[Name], part: str) -> list[float]:
-    """The probability of each answer under the untrained model."""
+def shown(name: Name, *, other: Name | None = None) -> str:
+    """The prompt of training behind which a teacher scores (TEMPLATE): the sentence with its
+    answer, or another one with its own, then the beginning again."""
+    from r3_openrlhf.method.core.teacher_prompt import own_message
+
+    problem = name.problem("train")
+    of_solution = other or name
+    beginning = of_solution.problem("train")
+    solution = _space(beginning) + of_solution.answer
+    return own_message(TEMPLATE, problem, solution)
+
+
+def rates(chosen: list[Name], prompts: list[str]) -> list[float]:
+    """The probability of each answer behind its prompt under the untrained model."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -97,11 +110,9 @@ def rates(chosen: list[Name], part: str) -> list[float]:
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(directory)
     found = []
-    for name in chosen:
-        problem = name.problem(part)
-        space = "" if problem.endswith(SPACELESS) else " "
+    for name, text in zip(chosen, prompts, strict=True):
         prompt, answer = (
-            tokenizer(text)["input_ids"] for text in (problem, space + name.answer)
+            tokenizer(part)["input_ids"] for part in (text, _space(text) + name.answer)
         )
         with torch.inference_mode():
             hidden = model.model(
@@ -117,11 +128,28 @@ def rates(chosen: list[Name], part: str) -> list[float]:
     return found
 
 
-def main() -> None:
+def _space(problem: str) -> str:
+    """What stands between the beginning of a sentence and its answer."""
+    return "" if problem.endswith(SPACELESS) else " "
+
+
+@click.command()
+@click.option("--shown", "is_shown", is_flag=True, help="Behind the prompts of a teacher.")
+def main(is_shown: bool) -> None:
     """Print how likely the answers are before training."""
     chosen = names()
-    for part in PARTS:
-        measured = rates(chosen, part)
+    prompts = {part: [name.problem(part) for name in chosen] for part in PARTS}
+    if is_shown:
+        half = len(chosen) // 2
+        others = chosen[half:] + chosen[:half]  # of another relation, mostly
+        prompts = {
+            "its own answer": [shown(name) for name in chosen],
+            "another one's": [
+                shown(name, other=other) for name, other in zip(chosen, others, strict=True)
+            ],
+        }
+    for part, texts in prompts.items():
+        measured = rates(chosen, texts)
         click.echo(
             f"{part}: {len(chosen)} facts, {min(measured):.4f} to {max(measured):.4f}, mean {fmean(measured):.4f}"
         )
