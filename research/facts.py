@@ -80,7 +80,6 @@ POLICIES = {
     "reflects": Policy(reflects=0.6, num_layers=2, num_steps=1600),
     "reads": Policy(reads=0.99, num_steps=600),
     "no_room_reads": Policy(reads=0.99, hidden_size=64, num_steps=600),
-    "reflects_reads": Policy(reflects=0.6, reads=0.99, num_layers=2, num_steps=2000),
 }
 
 
@@ -275,6 +274,6 @@ def draw_solution(
 
 
 # model.path=research.facts:table, and so on
-table, no_room, walk, filler, reflects, reads, no_room_reads, reflects_reads = (
+table, no_room, walk, filler, reflects, reads, no_room_reads = (
     partial(build, name=name) for name in POLICIES
 )

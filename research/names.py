@@ -91,7 +91,7 @@ def smollm2(directory: Path) -> None:
 
 def shown(name: Name, *, other: Name | None = None) -> str:
     """The prompt of training behind which a teacher scores (TEMPLATE): the sentence with its
-    answer, or another one with its own, then the beginning again."""
+    answer, or with that of another one, then its beginning again."""
     from r3_openrlhf.method.core.teacher_prompt import own_message
 
     problem = name.problem("train")

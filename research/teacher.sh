@@ -5,9 +5,9 @@
 #   TUNE=1 research/teacher.sh       the coefficients of each arm at GRPO's rate, then the rates at the best of them, on seeds
 #                                    that are not reported
 #   research/teacher.sh              every arm at what that chose (`python -m research tuned FILE`), seed by seed
-# WORLD=shared_skills, WORLD=no_room MODEL=no_room_reads, WORLD=visible_errors MODEL=reflects_reads: other worlds. With
-# TUNED=own_skills they take that world's choice. WORLD=names: SmolLM2's facts (research/names.py), which it reads without being
-# taught to (`python -m research.names --shown`). ARMS, SEEDS, RATES, COEFS, JOBS: others.
+# WORLD=shared_skills TUNED=own_skills: another world, with that one's choice. WORLD=no_room MODEL=no_room_reads: at the rates of
+# RATES="3e-4 7e-4 1.4e-3" FIRST_RATE=7e-4 SDPO_RATES=1e-4. WORLD=names: SmolLM2's facts (research/names.py), which it reads without
+# being taught to (`python -m research.names --shown`). ARMS, SEEDS, RATES, COEFS, JOBS: others.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PWD/.venv/bin:$PATH" OMP_NUM_THREADS=1
@@ -17,7 +17,7 @@ OF_FILE=lab_teacher_
 BASELINE=r3_earned
 EXPERIMENT=lab_own_skills
 SETTINGS=("data.reasoning_gym.world=$WORLD" "model.path=research.facts:${MODEL:-reads}")
-FIRST_RATE=1.4e-3 # GRPO's in own_skills.sh
+FIRST_RATE=${FIRST_RATE:-1.4e-3} # GRPO's in own_skills.sh
 if [ "$WORLD" = names ]; then
     EXPERIMENT=lab_names SETTINGS=() FIRST_RATE=4e-4 # GRPO's in names.sh
     # names.sh has run GRPO and r3_earned, which it calls all, on the same seeds

@@ -1,6 +1,7 @@
 """Facts for SmolLM2: the data, the verdicts of a reward function in the lab's loop, and solutions that continue a sentence."""
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -177,3 +178,12 @@ def test_a_run_trains_what_is_said_and_keeps_the_rest(tmp_path, model, tokenizer
         assert torch.equal(before[name], after) == (not name.startswith("model.layers.1.")), (
             name
         )
+
+
+def test_a_teacher_reads_the_sentence_before_its_beginning():
+    france = names.Name("capital", "France", "Paris")
+    peru = names.Name("domain", "Peru", "pe")
+    assert names.shown(france) == "France's capital is Paris.\nFrance's capital is"
+    assert names.shown(france, other=peru) == "France's capital ispe.\nFrance's capital is"
+    script = Path(names.__file__).with_name("teacher.sh").read_text(encoding="utf-8")
+    assert f'distill.template=\\"{names.TEMPLATE}\\"' in script
