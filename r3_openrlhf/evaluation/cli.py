@@ -132,8 +132,10 @@ def evaluate(
     r3 eval MODEL --benchmark my.jsonl data.problem_key=question "data.prompt_template='{problem} Think first.'"
     """
     from r3_openrlhf.evaluation.benchmarks import SUITES
+    from r3_openrlhf.evaluation.plan import Request, plan_evaluation
+    from r3_openrlhf.evaluation.prepare import prepare_evaluation
     from r3_openrlhf.evaluation.results import markdown
-    from r3_openrlhf.evaluation.run import Request, run_evaluation
+    from r3_openrlhf.evaluation.run import run_evaluation
 
     try:
         if suite is not None and suite not in SUITES:
@@ -147,7 +149,9 @@ def evaluate(
             **{field.name: values.pop(field.name) for field in fields(BenchmarkConfig)}
         )
         request = Request(benchmarks=benchmarks, overrides=settings, options=options, **values)
-        results, directory = run_evaluation(request)
+        plan = plan_evaluation(request)
+        prepared = prepare_evaluation(plan)
+        results, directory = run_evaluation(prepared)
     except KeyboardInterrupt:
         click.echo(
             "Stopped. Finished problems are kept; the same command continues with the others.",

@@ -7,8 +7,10 @@ from typing import Any
 import pandas as pd
 
 from r3_openrlhf.config import BenchmarkConfig
+from r3_openrlhf.evaluation.plan import Request, plan_evaluation
+from r3_openrlhf.evaluation.prepare import prepare_evaluation
 from r3_openrlhf.evaluation.results import headline
-from r3_openrlhf.evaluation.run import Request, run_evaluation
+from r3_openrlhf.evaluation.run import run_evaluation
 
 
 def evaluate(
@@ -48,7 +50,10 @@ def evaluate(
         output=output,
         max_problems=max_problems,
     )
-    return frame_of(run_evaluation(request)[0])
+    plan = plan_evaluation(request)
+    prepared = prepare_evaluation(plan)
+    results, _ = run_evaluation(prepared)
+    return frame_of(results)
 
 
 def frame_of(results: dict[str, Any]) -> pd.DataFrame:

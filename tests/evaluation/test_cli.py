@@ -18,7 +18,7 @@ from r3_openrlhf.config.loading import load_config
 from r3_openrlhf.evaluation.benchmarks import load_problem_set
 from r3_openrlhf.evaluation.grading import Grading, graded
 from r3_openrlhf.evaluation.model_source import find_model, fingerprint
-from r3_openrlhf.evaluation.run import Request, configuration_of
+from r3_openrlhf.evaluation.plan import configuration_of
 from r3_openrlhf.evaluation.sample_file import EvaluationDirectory, SampleFile, cut, unpack
 from r3_openrlhf.evaluation.sampling import make_work, sample
 from r3_openrlhf.method.errors import ConfigError
@@ -188,10 +188,7 @@ def test_a_run_brings_its_prompt_and_its_grading(a_run):
     )
 
     def configured(*overrides, benchmark=TASK):
-        request = Request(
-            model="", benchmarks=[benchmark], options=BenchmarkConfig(), overrides=overrides
-        )
-        return configuration_of(request, source)
+        return configuration_of(source, [benchmark], overrides)
 
     config = configured("data.reasoning_gym.seed=9")
     assert config.data.system_prompt == "Add." and config.reward.num_workers == 3

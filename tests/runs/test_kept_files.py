@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from r3_openrlhf.config import RewardConfig
-from r3_openrlhf.evaluation.run import function_path
+from r3_openrlhf.evaluation.plan import function_path
 from r3_openrlhf.runs.kept_files import (
     best_step,
     copy_in,

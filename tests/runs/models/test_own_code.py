@@ -11,7 +11,8 @@ import pytest
 
 from r3_openrlhf.config import BenchmarkConfig, ModelConfig
 from r3_openrlhf.config.loading import load_config
-from r3_openrlhf.evaluation.run import Request, run_evaluation
+from r3_openrlhf.evaluation.plan import Request, plan_evaluation
+from r3_openrlhf.evaluation.prepare import prepare_evaluation
 from r3_openrlhf.machine import every_process
 from r3_openrlhf.method.errors import ConfigError
 from r3_openrlhf.operations.doctor.checks import paths
@@ -57,7 +58,7 @@ def test_plan_doctor_and_evaluation_refuse_it_and_execute_nothing(model_with_cod
     }
     request = Request(model=str(directory), **asked)
     with pytest.raises(ConfigError, match=REFUSED):
-        run_evaluation(request)
+        prepare_evaluation(plan_evaluation(request))
     assert not mark.exists()
 
 
