@@ -18,6 +18,7 @@ MAX_MARKS = 50  # only the last ones are looked at
 MAX_BLANKS = 16  # in a row
 MAX_QUESTIONS = 32  # the first of those that may be made up
 STATEMENT_CHARS = 4000  # "the answer is ..." is looked for in the last ones
+CHARS_OF_AN_END = 500  # and in these first
 CHARS_OF_A_STATEMENT = 300
 CHARS_BEFORE_A_STATEMENT = 60  # which may deny it
 CHARS_OF_A_LEAD = 40  # "Now let's solve " before "another problem"
@@ -72,6 +73,7 @@ _STATES = (
 )
 _STATES_ELSEWHERE = ("选", "réponse", "ответ", "Ответ", "答案")
 _NAMES_ANOTHER = ("another", "a new", "next")
+_IN_NO_STATEMENT = re.compile(r"[\d$\\=(]")
 _LONG_WORD = re.compile(r"[^\W_]{3,}|\d+")
 _QUESTION_ENDS = re.compile(r"\n\s*\n|\b(?:answer|solution|assistant)\s*[:.]", re.IGNORECASE)
 _SHORT_ANSWER = re.compile(r"[^\n]{0,200}\d[^\n]{0,200}\s*|\s*[\w-]+(?: [\w-]+){0,3} ?[.!]?\s*")
@@ -313,7 +315,7 @@ def _last_section(text: str, signs: list[re.Match]) -> str | None:
 @lru_cache(maxsize=4)  # a response is asked more than once
 def _boxes(text: str) -> tuple[re.Match, ...]:
     """Return the commands of the last boxes of a text, in order."""
-    if "box" not in text:
+    if "\\" not in text or text.rfind("box") < 0:  # quicker than `in`
         return ()
     return tuple(deque(BOX.finditer(text), MAX_MARKS))
 
@@ -624,8 +626,7 @@ def last_statement(text: str) -> tuple[int, str] | None:
 def _said_from_the_end(text: str, announced: list[re.Match]) -> Iterator[re.Match]:
     """Yield what announces an answer that follows and is not denied, the last one first. announced: gets
     those that are passed, the denied ones included."""
-    start = max(0, len(text) - STATEMENT_CHARS)
-    for mark in reversed(_statements(text, start)):
+    for mark in _statements_from_the_end(text):
         if not _announces(text, mark):
             continue
         announced.append(mark)
@@ -665,9 +666,19 @@ def _signs_of_statements(text: str) -> tuple[str, ...]:
     return _STATES if text.isascii() else _STATES + _STATES_ELSEWHERE
 
 
-def _statements(text: str, start: int) -> list[re.Match]:
-    """Return what announces an answer in the text from `start`."""
-    small = in_small_letters(text[start:])
+def _statements_from_the_end(text: str) -> Iterator[re.Match]:
+    """Yield what announces an answer in the last STATEMENT_CHARS, the last one first. The end is searched first, from a
+    sign that is in no such words, so that it is the end of none."""
+    start = max(0, len(text) - STATEMENT_CHARS)
+    sign = _IN_NO_STATEMENT.search(text, max(start, len(text) - CHARS_OF_AN_END))
+    middle = start if sign is None else sign.start()
+    yield from reversed(_statements(text, middle, len(text)))
+    yield from reversed(_statements(text, start, middle))
+
+
+def _statements(text: str, start: int, end: int) -> list[re.Match]:
+    """Return what announces an answer in text[start:end]."""
+    small = in_small_letters(text[start:end])
     places = [start + place for place in positions(small, _signs_of_statements(small))]
     return list(matches_at(_STATEMENT["any"], text, places))
 
