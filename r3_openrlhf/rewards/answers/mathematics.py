@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import chain
 
 from r3_openrlhf.rewards.answers.amounts.comparison import number
-from r3_openrlhf.rewards.answers.amounts.units import asked_unit, unit_of
+from r3_openrlhf.rewards.answers.amounts.units import asked_unit, unit_of, with_tonnes
 from r3_openrlhf.rewards.answers.formulas.algebra import (
     MAX_SYMBOLIC_CHARS,
     agree,
@@ -139,6 +139,8 @@ def _decide_cheaply(extracted: str, golds: list[str], problem: str) -> Result | 
     """Grade a text that is the answer, if no formula has to be parsed for it."""
     text = _in_one_spelling(extracted, problem)
     golds = [_in_asked_unit(gold, text, problem) for gold in golds]
+    golds = [with_tonnes(gold, text) for gold in golds]
+    text = with_tonnes(text, golds[0])
     if "\\approx" in text:
         text = rounded_side(text, golds[0])
     if _is_unfinished(text, golds):

@@ -86,9 +86,9 @@ _GREEK = r"\\(?!(?:frac|sqrt|text|left|begin|angle|vec)(?![a-z]))[a-zA-Z]+"
 _ASSIGNMENT = re.compile(
     rf"^\s*(?:\\Delta\s*)?(?:[a-zA-Z]|{_GREEK})\s*(?:_(?:\w|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}))?\s*=(?!.*=)"
 )
-# 1 234,50 and 1'234.50; points that group make 1.234,50 two numbers in other languages
+# 1 234,50 and 1.234,50; 1'234.50
 _EUROPEAN = re.compile(
-    r"\s*([-+]?)(\d{1,3}(?: \d{3})+),(\d{1,2}|\d{4,9})(?![\d.,])"
+    r"\s*([-+]?)([1-9]\d{0,2}(?:(?: \d{3})+|(?:\.\d{3})+)),(\d{1,2}|\d{4,9})(?![\d.,])"
     r"|\s*([-+]?)(\d{1,3}(?:'\d{3})+)(?:\.(\d{1,9}))?(?![\d.,'])"
 )
 _MIXED = re.compile(r"\s*([-+]?)(\d{1,9})\s*\\frac\{(\d{1,9})\}\{([1-9]\d{0,8})\}\s*")
@@ -151,7 +151,7 @@ def number(answer: str) -> Number | None:
 
 
 def _one_value(text: str) -> str:
-    """Write a number without the ways of its language: 1234.50 of "1 234,50", (2+(3)/(4)) of a mixed one.
+    """Write a number without the ways of its language: 1234.50 of "1 234,50" and "1.234,50", (2+(3)/(4)) of a mixed one.
 
     A comma in brackets separates: "(1,234)" is no number."""
     if _IN_BRACKETS.fullmatch(text):

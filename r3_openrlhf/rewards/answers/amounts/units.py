@@ -125,6 +125,7 @@ _COMMENT = re.compile(r"\\text\s*\{\s*(?:\((?!or\b|not\b)[^(){},;/]*\)|is the an
 _ONE_LETTER = re.compile(r"(?<![a-zA-Z])[a-zA-Z]$")  # outside of \\text{} also a factor
 _SAYS = phrases("units")
 _NAMED = re.compile(_COUNTED + _AFTER_IT)
+_IN_T = re.compile(rf"(?<=\d){_SPACE}*(?:\\(?:text|mathrm)\s*\{{{_SPACE}*t\s*\}}|t)$")
 _IRRATIONAL = re.compile(r"\\(?:pi|sqrt)(?![a-zA-Z])")
 
 
@@ -193,6 +194,15 @@ def in_one_unit(answer: str, reference: str) -> tuple[str, str]:
         return rf"\frac{{{factor.numerator}}}{{{factor.denominator}}} \cdot ({mine})", theirs
     is_only_one = (unit_of(answer) is None) != (unit_of(reference) is None)
     return (mine, theirs) if is_only_one else (answer, reference)
+
+
+def with_tonnes(text: str, other: str) -> str:
+    r"""3\text{ tonne} of "3 t" beside another amount of mass; elsewhere t is a variable."""
+    if not _IN_T.search(text):
+        return text
+    unit = unit_of(other)
+    is_mass = unit is not None and conversion(unit, "tonne") is not None
+    return _IN_T.sub(r"\\text{ tonne}", text) if is_mass else text
 
 
 def without_unit(text: str) -> str:

@@ -212,7 +212,7 @@ def _asks_for_a_size(problem: str) -> bool:
 
 def estimates_a_count(answer: str, problem: str) -> bool:
     """Tell whether an answer is about a whole number, where the problem asks how many there are."""
-    if "how many" not in problem.lower() or _SAYS["estimate_asked"].search(problem):
+    if not _SAYS["count_asked"].search(problem) or _SAYS["estimate_asked"].search(problem):
         return False
     return _SAYS["estimates"].search(answer) is not None
 

@@ -7,17 +7,21 @@ is bounded (MAX_BLANKS). `extraction.py` chooses among the marks by their rank."
 import json
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, islice
+from typing import TypeVar
 
 from r3_openrlhf.rewards.answers.text.patterns import Phrase, phrases
 
 MAX_MARKS = 50  # only the last ones are looked at
 MAX_BLANKS = 16  # in a row
+FEW_SIGNS = 16
+CHARS_PER_SIGN = 400  # with more signs a search for each is slow
 MAX_QUESTIONS = 32  # the first of those that may be made up
 STATEMENT_CHARS = 4000  # "the answer is ..." is looked for in the last ones
+CHARS_OF_AN_END = 500  # and in these first
 CHARS_OF_A_STATEMENT = 300
 CHARS_BEFORE_A_STATEMENT = 60  # which may deny it
 CHARS_OF_A_LEAD = 40  # "Now let's solve " before "another problem"
@@ -51,8 +55,6 @@ CHARS_BEFORE = 80  # of the text before it
 _WHITE = re.compile(r"[^\S\n]*\n\s*|[^\S\n]{2,}|[^\S\n ]")  # all but a single space
 _LONG_BLANK = re.compile(rf"\s{{{MAX_BLANKS + 1},}}")
 _AS_SPACES = bytes.maketrans(b"\t\n\v\f\r\x1c\x1d\x1e\x1f", b" " * 9)
-# in UTF-8, behind a byte of theirs that is rare
-_WIDE_BLANKS = {b"\xc2": b"\xc2\xa0", b"\x83": b"\xe2\x80\x83", b"\xe3": b"\xe3\x80\x80"}
 CHARS_OF_A_FORMULA = 80  # around a box
 _CLOSES = re.compile(r"\\[)\]]")
 _STATES = (
@@ -72,6 +74,7 @@ _STATES = (
 )
 _STATES_ELSEWHERE = ("选", "réponse", "ответ", "Ответ", "答案")
 _NAMES_ANOTHER = ("another", "a new", "next")
+_IN_NO_STATEMENT = re.compile(r"[\d$\\=(]")
 _LONG_WORD = re.compile(r"[^\W_]{3,}|\d+")
 _QUESTION_ENDS = re.compile(r"\n\s*\n|\b(?:answer|solution|assistant)\s*[:.]", re.IGNORECASE)
 _SHORT_ANSWER = re.compile(r"[^\n]{0,200}\d[^\n]{0,200}\s*|\s*[\w-]+(?: [\w-]+){0,3} ?[.!]?\s*")
@@ -81,7 +84,10 @@ _ANSWER_KEYS = frozenset(
     ["answer", "final_answer", "result", "solution", "correct_answer", "choice", "response"]
 )
 _FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff5b\uff5d]")
-_FIRST_OF_FULL_WIDTH = b"\xef"  # in UTF-8: one byte is quickly found
+# in UTF-8: one byte is quickly found
+_FIRST_OF_FULL_WIDTH = b"\xef"
+_FIRST_OF_WIDE_BLANK = b"\xe3"
+Found = TypeVar("Found")
 # the signs of ASCII, as wide as a Chinese one
 FULL_WIDTH = {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
 
@@ -93,6 +99,22 @@ class Mark:
     start: int
     end: int
     content: str | None
+
+
+def once(find: Callable[[str], Found]) -> Callable[[str], Found]:
+    """Remember what is found in the last text, which is asked more than once. It is known by identity: a long text is not
+    hashed."""
+    last: tuple[str, Found] | None = None
+
+    def find_once(text: str) -> Found:
+        nonlocal last
+        known = last
+        if known is None or known[0] is not text:
+            known = text, find(text)
+            last = known
+        return known[1]
+
+    return find_once
 
 
 # The signs
@@ -157,9 +179,9 @@ def _in_plain_signs(text: str) -> str:
     coded = text.encode("utf-8", "surrogatepass")
     if _FIRST_OF_FULL_WIDTH in coded and _FULL_WIDTH.search(text):
         text = text.translate(FULL_WIDTH)
-    has_wide_blanks = any(
-        rare in coded and blank in coded for rare, blank in _WIDE_BLANKS.items()
-    )
+    has_wide_blanks = "\xa0" in text or "\u2003" in text
+    if _FIRST_OF_WIDE_BLANK in coded:
+        has_wide_blanks = has_wide_blanks or "\u3000" in text
     if has_wide_blanks or b" " * (MAX_BLANKS + 1) in coded.translate(_AS_SPACES):
         return _LONG_BLANK.sub(_short_blank, text)
     return text
@@ -191,9 +213,23 @@ def _signs(text: str) -> list[re.Match]:
     """Return the marks of thinking, of another turn and of a section in a text, in order; `lastgroup` says which."""
     found: list[re.Match] = []
     for sign, pattern in _FIRST_SIGNS.items():
-        if sign in text:
-            found += pattern.pattern.finditer(text)
+        found += _marks_behind(sign, pattern.pattern, text)
     return sorted(found, key=lambda mark: mark.start())
+
+
+def _marks_behind(sign: str, pattern: re.Pattern, text: str) -> Iterator[re.Match]:
+    """Yield the matches of a pattern, each of which begins with this sign. Where the signs are close together, the pattern
+    finds the others itself."""
+    place = text.find(sign)
+    tried = 0
+    while place >= max(0, CHARS_PER_SIGN * (tried - FEW_SIGNS)):
+        tried += 1
+        mark = pattern.match(text, place)
+        if mark is not None:
+            yield mark
+        place = text.find(sign, place + 1 if mark is None else mark.end())
+    if place >= 0:
+        yield from pattern.finditer(text, place)
 
 
 def after_thinking(response: str) -> str | None:
@@ -310,10 +346,10 @@ def _last_section(text: str, signs: list[re.Match]) -> str | None:
 # Boxes and tags
 
 
-@lru_cache(maxsize=4)  # a response is asked more than once
+@once
 def _boxes(text: str) -> tuple[re.Match, ...]:
     """Return the commands of the last boxes of a text, in order."""
-    if "box" not in text:
+    if "\\" not in text or text.rfind("box") < 0:  # quicker than `in`
         return ()
     return tuple(deque(BOX.finditer(text), MAX_MARKS))
 
@@ -535,13 +571,12 @@ def _matching_brace(text: str, opening: int, end: int) -> int | None:
     return None
 
 
-@lru_cache(maxsize=4)  # a response is asked more than once
+@once
 def _tags(text: str) -> list[Mark]:
-    if "<" not in text:
-        return []
+    """Return the last <answer> tags of a text, in order."""
     marks: list[Mark] = []
     closing: re.Match[str] | None = None
-    for tag in reversed(list(_TAG.finditer(text))[-2 * MAX_MARKS :]):
+    for tag in reversed(list(_marks_behind("<", _TAG, text))[-2 * MAX_MARKS :]):
         if tag["slash"]:
             closing = tag
             continue
@@ -601,7 +636,7 @@ def answer_of_json(text: str) -> str | None:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-@lru_cache(maxsize=8)  # a response is asked more than once
+@once
 def last_statement(text: str) -> tuple[int, str] | None:
     """Position and text of the last sentence that announces an answer, in several languages."""
     announced: list[re.Match] = []  # from the end
@@ -624,8 +659,7 @@ def last_statement(text: str) -> tuple[int, str] | None:
 def _said_from_the_end(text: str, announced: list[re.Match]) -> Iterator[re.Match]:
     """Yield what announces an answer that follows and is not denied, the last one first. announced: gets
     those that are passed, the denied ones included."""
-    start = max(0, len(text) - STATEMENT_CHARS)
-    for mark in reversed(_statements(text, start)):
+    for mark in _statements_from_the_end(text):
         if not _announces(text, mark):
             continue
         announced.append(mark)
@@ -665,9 +699,20 @@ def _signs_of_statements(text: str) -> tuple[str, ...]:
     return _STATES if text.isascii() else _STATES + _STATES_ELSEWHERE
 
 
-def _statements(text: str, start: int) -> list[re.Match]:
-    """Return what announces an answer in the text from `start`."""
-    small = in_small_letters(text[start:])
+def _statements_from_the_end(text: str) -> Iterator[re.Match]:
+    """Yield what announces an answer in the last STATEMENT_CHARS, the last one first. The end is searched first, from a
+    sign that is in no such words, so that it is the end of none."""
+    start = max(0, len(text) - STATEMENT_CHARS)
+    sign = _IN_NO_STATEMENT.search(text, max(start, len(text) - CHARS_OF_AN_END))
+    middle = start if sign is None else sign.start()
+    yield from reversed(_statements(text, middle, len(text)))
+    if middle > start:
+        yield from reversed(_statements(text, start, middle))
+
+
+def _statements(text: str, start: int, end: int) -> list[re.Match]:
+    """Return what announces an answer in text[start:end]."""
+    small = in_small_letters(text[start:end])
     places = [start + place for place in positions(small, _signs_of_statements(small))]
     return list(matches_at(_STATEMENT["any"], text, places))
 
