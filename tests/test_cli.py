@@ -418,3 +418,4 @@ def test_the_first_release_needs_no_table_of_what_to_use_instead():
     assert changelog.count(heading) == 1
     first_release = changelog.partition(heading)[2]
     assert not re.search(r"^(\||## )", first_release, flags=re.MULTILINE)
+    assert "no longer" not in first_release, "nobody had what was before"
