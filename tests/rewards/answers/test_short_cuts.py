@@ -1,5 +1,6 @@
 """What is looked for first, because it is quickly found, never changes what is found."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -7,6 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from r3_openrlhf.rewards.answers.formulas import spelling
+from r3_openrlhf.rewards.answers.reading import scanner
+from r3_openrlhf.rewards.answers.text import patterns
+from r3_openrlhf.rewards.answers.text.patterns import compiled
 
 HERE = Path(__file__).parent
 
@@ -126,3 +130,61 @@ def test_no_rule_is_passed_over_that_would_have_changed_an_answer(monkeypatch):
     assert len(known) > 300
     for text in known:
         assert spelling.unify(text) == unify_by_all_rules(monkeypatch, text), text
+
+
+@given(st.lists(st.sampled_from(["<answer>", "</answer>", "<", "<a", "x" * 900, "5"])))
+def test_tags_are_found_one_by_one_or_all_at_once(parts):
+    text = "".join(parts)
+    found = scanner._marks_behind("<", scanner._TAG, text)
+    assert [tag.span() for tag in found] == [tag.span() for tag in scanner._TAG.finditer(text)]
+
+
+SAID = (
+    *[
+        "The answer is 5. ",
+        "final answer",
+        " is",
+        "answer:",
+        "no, wait,",
+        " it is",
+        "答案",
+        "：",
+    ],
+    *["$x$", "7", "(", "\n", " ", "word " * 90, "Respuesta ", "correct option is ", "select A"],
+)
+
+
+@given(st.lists(st.sampled_from(SAID), max_size=30).map("".join))
+def test_statements_of_the_end_are_those_of_the_whole(text):
+    start = max(0, len(text) - scanner.STATEMENT_CHARS)
+    whole = scanner._statements(text, start, len(text))
+    in_parts = scanner._statements_from_the_end(text)
+    assert [mark.span() for mark in in_parts] == [mark.span() for mark in reversed(whole)]
+
+
+FIRST_LETTERS = "(?=<BEGINS_A_QUESTION>)"
+ADJECTIVES = [
+    "",
+    "next ",
+    "the new ",
+    "another ",
+    "the second ",
+    "similar ",
+    "follow-up ",
+    "bonus ",
+]
+WORDS_OF_A_QUESTION = scanner._NEXT_QUESTION.pattern.partition("(?P<word>")[2]
+NOUNS = re.findall(r"(?:^|(?<=\|))[^\W\d_]{1,12}(?=[|)])", WORDS_OF_A_QUESTION)
+
+
+def test_the_first_letters_of_a_line_pass_over_no_question():
+    table = patterns._PHRASES
+    text = table["in_small_letters"]["next_question"]
+    assert FIRST_LETTERS in text
+    by_all = compiled(text.replace(FIRST_LETTERS, ""), table["pieces"])
+    assert {"question", "problem", "soru", "questão", "问题", "vraag"} <= set(NOUNS)
+    for adjective in [*ADJECTIVES, "the practice "]:
+        for noun in [*NOUNS, "вопрос", "下一题"]:
+            line = f"\n{adjective}{noun} 2:"
+            assert by_all.pattern.search(line), line
+            assert scanner._NEXT_QUESTION.search(line), line
