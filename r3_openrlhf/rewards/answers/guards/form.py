@@ -212,9 +212,10 @@ def _asks_for_a_size(problem: str) -> bool:
 
 def estimates_a_count(answer: str, problem: str) -> bool:
     """Tell whether an answer is about a whole number, where the problem asks how many there are."""
-    if not _SAYS["count_asked"].search(problem) or _SAYS["estimate_asked"].search(problem):
+    if not _SAYS["estimates"].search(answer):
         return False
-    return _SAYS["estimates"].search(answer) is not None
+    asks_for_count = _SAYS["count_asked"].search(problem) is not None
+    return asks_for_count and _SAYS["estimate_asked"].search(problem) is None
 
 
 def _differs_in_percent(stated: Number, wanted: Number) -> bool:
