@@ -41,9 +41,17 @@ def install() -> None:
     )
     flash_attention.stand_in()
     stores.install()
+    register_post_import_hook(_ask_for_the_processor_once, "cpuinfo")
     register_post_import_hook(_patch_free_port, "openrlhf.trainer.ray.launcher")
     register_post_import_hook(_refuse_model_code, "transformers.dynamic_module_utils")
     register_post_import_hook(_separate_compile_caches, "vllm.v1.worker.gpu_worker")
+
+
+def _ask_for_the_processor_once(module) -> None:
+    """DeepSpeed asks three times before a rank has its optimizer (ops/op_builder/builder.py:434 and
+    :496, ops/adam/cpu_adam.py:75), and py-cpuinfo starts Python for each answer, which is the same
+    as long as the process lives: a second each time."""
+    module.get_cpu_info = functools.cache(module.get_cpu_info)
 
 
 def _patch_free_port(module) -> None:

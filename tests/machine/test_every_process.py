@@ -36,3 +36,21 @@ def test_openrlhf_can_be_imported_without_flash_attn_on_gpus_too():
     code = "from r3_openrlhf.machine import every_process as here; here.install(); import openrlhf.models.ring_attn_utils"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.stack
+def test_the_processor_is_asked_for_once(monkeypatch):
+    """The tests' own process has `install` from its beginning, as a rank has."""
+    from deepspeed.ops.adam import cpu_adam
+    from deepspeed.ops.op_builder import CPUAdamBuilder
+
+    def refused(*_arguments, **_options):
+        raise AssertionError("a process is started")
+
+    known, builder = cpu_adam.get_cpu_info(), CPUAdamBuilder()
+    monkeypatch.setattr(subprocess, "Popen", refused)
+    # DeepSpeed would ask `lscpu` where py-cpuinfo cannot say it, by another function
+    monkeypatch.setattr(builder, "_backup_cpuinfo", refused)
+    builder.cpu_arch()
+    builder.simd_width()
+    assert cpu_adam.get_cpu_info() is known
