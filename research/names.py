@@ -5,7 +5,8 @@
 A problem is the beginning of a sentence, and right is what goes on with the answer (research/capitals/reward.py). Each seed draws SIZE
 of the facts in names.tsv. Training asks for them in one wording, held-out problems in the other: held-out accuracy is about the same
 facts, not about others. Chosen were facts whose answer is one token and, after the wording of training, has a probability in RATES
-under the untrained model; `python -m research.names` measures it, and with --shown how well it reads them. With one token to sample, a run takes seconds.
+under the untrained model; `python -m research.names` measures it, and with --shown how well the model reads a shown answer. With one token
+to sample, a run takes seconds.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def smollm2(directory: Path) -> None:
 
 
 def shown(name: Name, *, other: Name | None = None) -> str:
-    """The prompt of training behind which a teacher scores (TEMPLATE): the sentence with its
+    """Return the prompt behind which a teacher scores in training (TEMPLATE): the sentence with its
     answer, or with that of another one, then its beginning again."""
     from r3_openrlhf.method.core.teacher_prompt import own_message
 
@@ -102,7 +103,7 @@ def shown(name: Name, *, other: Name | None = None) -> str:
 
 
 def rates(chosen: list[Name], prompts: list[str]) -> list[float]:
-    """The probability of each answer behind its prompt under the untrained model."""
+    """Return the probability of each answer behind its prompt under the untrained model."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -129,7 +130,7 @@ def rates(chosen: list[Name], prompts: list[str]) -> list[float]:
 
 
 def _space(problem: str) -> str:
-    """What stands between the beginning of a sentence and its answer."""
+    """Return what stands between the beginning of a sentence and its answer."""
     return "" if problem.endswith(SPACELESS) else " "
 
 

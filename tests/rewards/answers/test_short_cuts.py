@@ -139,19 +139,25 @@ def test_tags_are_found_one_by_one_or_all_at_once(parts):
     assert [tag.span() for tag in found] == [tag.span() for tag in scanner._TAG.finditer(text)]
 
 
-SAID = (
-    *[
-        "The answer is 5. ",
-        "final answer",
-        " is",
-        "answer:",
-        "no, wait,",
-        " it is",
-        "答案",
-        "：",
-    ],
-    *["$x$", "7", "(", "\n", " ", "word " * 90, "Respuesta ", "correct option is ", "select A"],
-)
+SAID = [
+    "The answer is 5. ",
+    "final answer",
+    " is",
+    "answer:",
+    "no, wait,",
+    " it is",
+    "答案",
+    "：",
+    "$x$",
+    "7",
+    "(",
+    "\n",
+    " ",
+    "word " * 90,
+    "Respuesta ",
+    "correct option is ",
+    "select A",
+]
 
 
 @given(st.lists(st.sampled_from(SAID), max_size=30).map("".join))
